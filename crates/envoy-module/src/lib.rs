@@ -1,0 +1,1 @@
+//! The module that Envoy loads: reads configuration, builds generations, wires runtimes.

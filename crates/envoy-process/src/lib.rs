@@ -1,0 +1,1 @@
+//! Finds, checks, starts, waits for, drains and stops one Envoy.

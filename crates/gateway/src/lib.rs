@@ -1,0 +1,1 @@
+//! outrider.yaml: its model, validation, plan and renderers.

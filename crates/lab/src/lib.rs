@@ -1,0 +1,1 @@
+//! An echo service and a load client for demonstrations, tests and measurements.

@@ -1,0 +1,1 @@
+//! Lua plugins: LuaJIT states, the SDK, the sandbox, budgets.

@@ -1,0 +1,1 @@
+//! Phases, decisions, streams, plugins and chains: what everything inside Envoy is tested through.

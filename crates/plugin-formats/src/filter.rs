@@ -1,0 +1,111 @@
+//! What the module reads: the filter's configuration (from ECDS) and a route's (from RDS).
+//! Both are JSON, the `filter_config` Struct of Envoy's `DynamicModuleFilter` and
+//! `DynamicModuleFilterPerRoute`.
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::manifest::{BodyModes, Group, Runtime};
+use crate::policy::{Budgets, FailurePolicy};
+
+/// The version of both documents. A document of another version is refused.
+pub const FORMAT: u32 = 1;
+
+/// The filter's configuration: every plugin that the gateway has, and the gateway's own scope.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct FilterConfig {
+    /// Always [`FORMAT`].
+    pub format: u32,
+    /// The plugins, in any order; names are unique.
+    #[serde(default)]
+    pub plugins: Vec<PluginEntry>,
+}
+
+/// One plugin of the gateway.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PluginEntry {
+    /// The name by which scopes use it.
+    pub name: String,
+    /// What runs it.
+    pub runtime: Runtime,
+    /// `sha256:` and 64 hexadecimal digits, over the source: see [`PluginSource`].
+    pub digest: String,
+    /// Where its code is.
+    pub source: PluginSource,
+    /// The file that is run first.
+    pub entry: String,
+    /// Where in a chain it stands.
+    #[serde(default)]
+    pub group: Group,
+    /// Within the group: the higher, the earlier a request meets it.
+    #[serde(default)]
+    pub priority: i32,
+    /// How it wants bodies.
+    #[serde(default)]
+    pub body: BodyModes,
+    /// What a stream gets when it fails.
+    #[serde(default)]
+    pub failure_policy: FailurePolicy,
+    /// What it may use.
+    #[serde(default)]
+    pub budgets: Budgets,
+    /// JSON Schema that every effective configuration of it has to satisfy.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub schema: Option<Value>,
+    /// Whether streams pass it when project and route say nothing of it.
+    #[serde(default)]
+    pub enabled: bool,
+    /// The gateway's configuration of it; absent counts as `{}`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub config: Option<Value>,
+}
+
+/// Where a plugin's code is.
+///
+/// The digest is SHA-256 over the files in the order of their paths, each as: the path's length in
+/// bytes as a 64-bit little-endian number, the path, the content's length likewise, the content.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum PluginSource {
+    /// Text files in the document itself, by path relative to the plugin's folder.
+    Inline(BTreeMap<String, String>),
+    /// A folder on Envoy's machine; the files counted are those that the runtime loads
+    /// (`*.lua`, at any depth).
+    Folder(String),
+}
+
+/// A route's, or a virtual host's, configuration: what differs from the gateway's.
+///
+/// Envoy hands a filter only the most specific one, so whoever writes a route's document has put the
+/// project's part into it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RouteConfig {
+    /// Always [`FORMAT`].
+    pub format: u32,
+    /// The scope, for messages: `project shop, route /cart`.
+    #[serde(default)]
+    pub scope: String,
+    /// The plugins of which something differs.
+    #[serde(default)]
+    pub plugins: Vec<RoutePlugin>,
+}
+
+/// What differs of one plugin.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RoutePlugin {
+    /// Its name in [`FilterConfig`].
+    pub name: String,
+    /// Whether streams of this route pass it; absent: as at the gateway.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub enabled: Option<bool>,
+    /// A JSON Merge Patch (RFC 7396) over the gateway's configuration of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub config: Option<Value>,
+}

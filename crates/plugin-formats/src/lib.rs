@@ -1,0 +1,16 @@
+//! The documents that one floor of Outrider writes and another reads: a plugin's manifest
+//! (`plugin.yaml`), the filter's configuration, a route's configuration.
+//!
+//! Types and their defaults, no logic: who validates, merges or renders does so elsewhere.
+
+mod filter;
+mod manifest;
+mod package;
+mod policy;
+mod problem;
+
+pub use filter::{FORMAT, FilterConfig, PluginEntry, PluginSource, RouteConfig, RoutePlugin};
+pub use manifest::{BodyMode, BodyModes, Group, Manifest, Runtime};
+pub use package::PluginPackage;
+pub use policy::{Budgets, Cause, FailureAction, FailurePolicy};
+pub use problem::Problem;

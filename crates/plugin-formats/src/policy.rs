@@ -1,0 +1,155 @@
+//! What may happen when a plugin fails, and what it may use.
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Why a plugin failed on a stream.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(rename_all = "snake_case")]
+pub enum Cause {
+    /// A handler raised an error.
+    Error,
+    /// A call used up its time budget.
+    Time,
+    /// The VM used up its memory budget.
+    Memory,
+    /// The plugin is not there: its route names one that the gateway does not have, or it could not
+    /// be started on this worker.
+    Unavailable,
+}
+
+/// What a stream gets when a plugin fails on it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum FailureAction {
+    /// The stream goes on as if the plugin were not there.
+    Open,
+    /// The stream ends with a local reply.
+    Closed,
+}
+
+/// A plugin's failure policy.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(from = "FailurePolicyForm", into = "FailurePolicyForm")]
+pub struct FailurePolicy {
+    /// For causes that `causes` does not name.
+    pub default: FailureAction,
+    /// Status code of the reply of a closed failure.
+    pub status: u16,
+    /// By cause.
+    pub causes: BTreeMap<Cause, FailureAction>,
+}
+
+impl Default for FailurePolicy {
+    /// Closed, with status 500: a plugin that fails must not let through what it would have stopped.
+    fn default() -> Self {
+        Self {
+            default: FailureAction::Closed,
+            status: 500,
+            causes: BTreeMap::new(),
+        }
+    }
+}
+
+impl FailurePolicy {
+    /// The action for one cause.
+    pub fn action(&self, cause: Cause) -> FailureAction {
+        self.causes.get(&cause).copied().unwrap_or(self.default)
+    }
+}
+
+/// How a failure policy is written: a word, or the long form.
+#[derive(Serialize, Deserialize, JsonSchema)]
+#[serde(untagged)]
+enum FailurePolicyForm {
+    Word(FailureAction),
+    Long(FailurePolicyLong),
+}
+
+#[derive(Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct FailurePolicyLong {
+    /// For causes that `causes` does not name. Default: `closed`.
+    #[serde(default = "closed")]
+    default: FailureAction,
+    /// Status code of the reply of a closed failure. Default: 500.
+    #[serde(default = "internal_server_error")]
+    #[schemars(range(min = 200, max = 599))]
+    status: u16,
+    /// By cause: `error`, `time`, `memory`, `unavailable`.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    causes: BTreeMap<Cause, FailureAction>,
+}
+
+fn closed() -> FailureAction {
+    FailureAction::Closed
+}
+
+fn internal_server_error() -> u16 {
+    500
+}
+
+impl From<FailurePolicyForm> for FailurePolicy {
+    fn from(form: FailurePolicyForm) -> Self {
+        match form {
+            FailurePolicyForm::Word(default) => Self {
+                default,
+                ..Self::default()
+            },
+            FailurePolicyForm::Long(FailurePolicyLong {
+                default,
+                status,
+                causes,
+            }) => Self {
+                default,
+                status,
+                causes,
+            },
+        }
+    }
+}
+
+impl From<FailurePolicy> for FailurePolicyForm {
+    fn from(
+        FailurePolicy {
+            default,
+            status,
+            causes,
+        }: FailurePolicy,
+    ) -> Self {
+        if status == internal_server_error() && causes.is_empty() {
+            Self::Word(default)
+        } else {
+            Self::Long(FailurePolicyLong {
+                default,
+                status,
+                causes,
+            })
+        }
+    }
+}
+
+/// What one plugin may use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Budgets {
+    /// Time of one call of a handler, in milliseconds.
+    #[schemars(range(min = 1, max = 60000))]
+    pub time_ms: u32,
+    /// Memory of one VM (one worker's copy of the plugin), in MiB.
+    #[schemars(range(min = 1, max = 1024))]
+    pub memory_mib: u32,
+}
+
+impl Default for Budgets {
+    fn default() -> Self {
+        Self {
+            time_ms: 20,
+            memory_mib: 16,
+        }
+    }
+}

@@ -1,0 +1,1 @@
+//! Where plugins come from: folders and files, their manifests and digests.

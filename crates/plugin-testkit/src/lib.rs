@@ -1,0 +1,1 @@
+//! A scripted stream, clock and upstream, for tests of plugins without Envoy.
