@@ -1,1 +1,31 @@
-//! Phases, decisions, streams, plugins and chains: what everything inside Envoy is tested through.
+//! What everything inside Envoy agrees on: phases, decisions, what a runtime may ask of the proxy
+//! ([`Stream`]), what a chain asks of a runtime ([`ConfiguredPlugin`]) and of the proxy ([`Host`]),
+//! and the one algorithm that passes a stream through a chain ([`ChainRun`]).
+//!
+//! Pure: no I/O, no threads, no `unsafe`, and nothing here knows Envoy, Lua or Wasm. All of it is
+//! tested without them.
+#![forbid(unsafe_code)]
+
+mod callout;
+mod chain;
+mod failure;
+mod host;
+mod local;
+mod metric;
+mod phase;
+mod plugin;
+mod run;
+mod stream;
+mod view;
+
+pub use callout::{CalloutFailure, CalloutId, CalloutRequest, CalloutResponse, Wake, WakeId};
+pub use chain::{Chain, Link, LinkMetrics};
+pub use failure::{Cause, FailureAction, FailureLogHandle, FailurePolicy, Fault, FaultLog};
+pub use host::{BodyBuffer, Host};
+pub use metric::{MetricId, MetricKind, Metrics};
+pub use phase::{BodyMode, Direction, HeaderMap, Phase};
+pub use plugin::{
+    Call, ConfiguredPlugin, Decision, Interest, LoadError, Pause, Plugin, Reply, ScopedConfig, Slot,
+};
+//pub use run::{ChainRun, Effects, Verdict};
+pub use stream::{Attribute, BodyError, LogLevel, MetadataSource, MetadataValue, Stream};

@@ -1,0 +1,75 @@
+//! The ordered plugins that one stream passes.
+
+use std::sync::Arc;
+
+use crate::failure::{Cause, FailureLogHandle, FailurePolicy};
+use crate::metric::{MetricId, MetricKind, Metrics};
+use crate::plugin::{ConfiguredPlugin, Interest};
+
+/// A plugin's own counters.
+#[derive(Debug, Clone, Copy)]
+pub struct LinkMetrics {
+    /// Calls of handlers.
+    pub calls: Option<MetricId>,
+    /// Local replies that the plugin made.
+    pub replies: Option<MetricId>,
+    /// Failures, by cause.
+    pub errors: [Option<MetricId>; 4],
+}
+
+impl LinkMetrics {
+    /// Defines the counters of a plugin: `outrider.plugin.<name>.calls`, `.replies` and
+    /// `.errors.<cause>`.
+    pub fn define(plugin: &str, metrics: &mut dyn Metrics) -> Self {
+        let mut counter = |what: &str| {
+            metrics.define(
+                MetricKind::Counter,
+                &format!("outrider.plugin.{plugin}.{what}"),
+            )
+        };
+        Self {
+            calls: counter("calls"),
+            replies: counter("replies"),
+            errors: Cause::ALL.map(|cause| counter(&format!("errors.{cause}"))),
+        }
+    }
+}
+
+/// One plugin's place in a chain.
+#[derive(Debug, Clone)]
+pub struct Link {
+    /// The plugin's name.
+    pub name: Arc<str>,
+    /// The plugin with the configuration of the chain's scope; absent when it could not be had, and
+    /// then every stream gets the failure policy for [`Cause::Unavailable`].
+    pub plugin: Option<Arc<dyn ConfiguredPlugin>>,
+    /// Which phases it handles.
+    pub interest: Interest,
+    /// What a stream gets when it fails.
+    pub failure_policy: FailurePolicy,
+    /// Its counters.
+    pub metrics: LinkMetrics,
+    /// Which of its faults are logged; shared by all chains that it stands in.
+    pub faults: FailureLogHandle,
+}
+
+/// The ordered plugins that the streams of one scope pass: requests from first to last, responses
+/// from last to first.
+#[derive(Debug, Default)]
+pub struct Chain {
+    links: Box<[Link]>,
+}
+
+impl Chain {
+    /// A chain of plugins in the order of requests.
+    pub fn new(links: Vec<Link>) -> Self {
+        Self {
+            links: links.into_boxed_slice(),
+        }
+    }
+
+    /// Its plugins, in the order of requests.
+    pub fn links(&self) -> &[Link] {
+        &self.links
+    }
+}

@@ -1,0 +1,155 @@
+//! What happens when a plugin fails: causes, policies, and saying so without flooding a log.
+
+use std::fmt;
+use std::sync::Mutex;
+
+/// Why a plugin failed on a stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Cause {
+    /// A handler raised an error.
+    Error,
+    /// A call used up its time budget.
+    Time,
+    /// The VM used up its memory budget.
+    Memory,
+    /// The plugin is not there, or could not be started on this worker.
+    Unavailable,
+}
+
+impl Cause {
+    /// Every cause, in the order of [`Cause::index`].
+    pub const ALL: [Self; 4] = [Self::Error, Self::Time, Self::Memory, Self::Unavailable];
+
+    /// The cause's word in statistics, response-code details and configuration.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Error => "error",
+            Self::Time => "time",
+            Self::Memory => "memory",
+            Self::Unavailable => "unavailable",
+        }
+    }
+
+    /// A number from 0, for tables.
+    pub fn index(self) -> usize {
+        match self {
+            Self::Error => 0,
+            Self::Time => 1,
+            Self::Memory => 2,
+            Self::Unavailable => 3,
+        }
+    }
+}
+
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.word())
+    }
+}
+
+/// What a stream gets when a plugin fails on it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FailureAction {
+    /// It goes on as if the plugin were not there: the plugin is not called again on this stream.
+    Open,
+    /// It ends with a local reply.
+    Closed,
+}
+
+/// A plugin's failure policy: an action for each cause, and the status of closed ones.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FailurePolicy {
+    actions: [FailureAction; 4],
+    status: u16,
+}
+
+impl FailurePolicy {
+    /// The policy whose action for each cause `action` tells; `status` is the status code of closed
+    /// failures.
+    pub fn new(status: u16, action: impl Fn(Cause) -> FailureAction) -> Self {
+        Self {
+            actions: Cause::ALL.map(action),
+            status,
+        }
+    }
+
+    /// The action for one cause.
+    pub fn action(&self, cause: Cause) -> FailureAction {
+        self.actions
+            .get(cause.index())
+            .copied()
+            .unwrap_or(FailureAction::Closed)
+    }
+
+    /// The status code of closed failures.
+    pub fn status(&self) -> u16 {
+        self.status
+    }
+}
+
+/// A plugin's failure on one stream.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct Fault {
+    /// Why.
+    pub cause: Cause,
+    /// What went wrong, with the plugin's file and line where they are known.
+    pub message: String,
+}
+
+/// Decides which of a plugin's faults are logged: the first, and then at most one each
+/// [`FaultLog::INTERVAL_MS`], with the number of those that were not.
+#[derive(Debug, Default)]
+pub struct FaultLog {
+    state: Mutex<FaultLogState>,
+}
+
+/// A fault log that several chains share.
+pub type FailureLogHandle = std::sync::Arc<FaultLog>;
+
+#[derive(Debug, Default)]
+struct FaultLogState {
+    last_ms: Option<u64>,
+    unsaid: u64,
+}
+
+impl FaultLog {
+    /// The least time between two lines of one plugin, in milliseconds.
+    pub const INTERVAL_MS: u64 = 10_000;
+
+    /// Counts a fault at `now_ms` (any clock, milliseconds). Answers whether to log it, and how many
+    /// went unsaid since the last line.
+    pub fn admit(&self, now_ms: u64) -> Option<u64> {
+        // A poisoned lock holds a valid state: every change of it is a plain store.
+        let mut state = self
+            .state
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        let quiet = state
+            .last_ms
+            .is_some_and(|last| now_ms.saturating_sub(last) < Self::INTERVAL_MS);
+        if quiet {
+            state.unsaid += 1;
+            None
+        } else {
+            state.last_ms = Some(now_ms);
+            Some(std::mem::take(&mut state.unsaid))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_burst_of_faults_makes_one_line_and_the_next_counts_the_rest() {
+        let log = FaultLog::default();
+        assert_eq!(log.admit(1_000), Some(0));
+        for now in 1_001..1_006 {
+            assert_eq!(log.admit(now), None);
+        }
+        assert_eq!(log.admit(1_000 + FaultLog::INTERVAL_MS), Some(5));
+        assert_eq!(log.admit(1_001 + FaultLog::INTERVAL_MS), None);
+    }
+}

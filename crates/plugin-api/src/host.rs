@@ -1,0 +1,72 @@
+//! What a chain asks of the proxy, beyond what plugins may.
+
+use crate::callout::{CalloutFailure, CalloutId, CalloutRequest};
+use crate::chain::Link;
+use crate::failure::Fault;
+use crate::metric::MetricId;
+use crate::phase::{Direction, HeaderMap, Phase};
+use crate::stream::{Attribute, LogLevel, MetadataSource, MetadataValue};
+use std::time::Duration;
+
+/// The two places where the proxy keeps bytes of a body.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BodyBuffer {
+    /// What was held back by earlier calls.
+    Held,
+    /// What the current body call brought. Empty outside of body calls.
+    Received,
+}
+
+/// One stream as the proxy shows it. [`crate::ChainRun`] makes from it the [`crate::Stream`] that
+/// each plugin sees.
+///
+/// The header, metadata, callout, metric, log and clock functions mean what their namesakes in
+/// [`crate::Stream`] say.
+#[expect(
+    missing_docs,
+    reason = "each function is documented by its namesake in Stream"
+)]
+pub trait Host {
+    fn worker(&self) -> usize;
+    fn header(&self, map: HeaderMap, name: &[u8], index: usize) -> Option<&[u8]>;
+    fn header_count(&self, map: HeaderMap, name: &[u8]) -> usize;
+    fn headers(&self, map: HeaderMap, visit: &mut dyn FnMut(&[u8], &[u8]));
+    fn set_header(&mut self, map: HeaderMap, name: &[u8], value: &[u8]) -> bool;
+    fn add_header(&mut self, map: HeaderMap, name: &[u8], value: &[u8]) -> bool;
+    fn remove_header(&mut self, map: HeaderMap, name: &[u8]) -> bool;
+
+    /// Length in bytes of one of the buffers.
+    fn buffer_len(&self, direction: Direction, buffer: BodyBuffer) -> usize;
+    /// Visits the pieces of one of the buffers.
+    fn buffer_pieces(&self, direction: Direction, buffer: BodyBuffer, visit: &mut dyn FnMut(&[u8]));
+    /// Removes the first `length` bytes. `false`: it is not there.
+    fn buffer_drain(&mut self, direction: Direction, buffer: BodyBuffer, length: usize) -> bool;
+    /// Adds bytes at the end. `false`: it is not there.
+    fn buffer_append(&mut self, direction: Direction, buffer: BodyBuffer, bytes: &[u8]) -> bool;
+    /// How many bytes the proxy holds back at most; 0: no limit.
+    fn buffer_limit(&self) -> usize;
+
+    fn metadata(
+        &self,
+        source: MetadataSource,
+        namespace: &[u8],
+        key: &[u8],
+    ) -> Option<MetadataValue<'_>>;
+    fn set_metadata(&mut self, namespace: &[u8], key: &[u8], value: MetadataValue<'_>);
+    fn attribute(&self, attribute: Attribute) -> Option<&[u8]>;
+    fn response_code(&self) -> Option<u16>;
+    fn clear_route_cache(&mut self);
+    fn start_callout(&mut self, request: &CalloutRequest<'_>) -> Result<CalloutId, CalloutFailure>;
+    fn start_timer(&mut self, delay: Duration) -> Option<u64>;
+    fn add_metric(&mut self, metric: MetricId, amount: i64);
+    fn record_metric(&mut self, metric: MetricId, value: u64);
+    fn metric(&self, metric: MetricId) -> Option<u64>;
+    fn log_enabled(&self, level: LogLevel) -> bool;
+    /// Writes a log line of a plugin.
+    fn log(&self, level: LogLevel, plugin: &str, message: &str);
+    fn unix_millis(&self) -> u64;
+    fn start_unix_millis(&self) -> u64;
+
+    /// A plugin failed on this stream: says so in the log, as often as the link's fault log admits.
+    fn report_fault(&mut self, link: &Link, phase: Phase, fault: &Fault);
+}

@@ -1,0 +1,170 @@
+//! What a chain asks of a runtime.
+
+use std::fmt::Debug;
+use std::sync::Arc;
+
+use crate::callout::Wake;
+use crate::failure::Fault;
+use crate::metric::Metrics;
+use crate::phase::{BodyMode, Direction, Phase};
+use crate::stream::Stream;
+
+/// One call of a plugin.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Call {
+    /// At which point of the stream.
+    pub phase: Phase,
+    /// Whether nothing more of this direction follows: no body after headers, no chunk and no
+    /// trailers after a chunk.
+    pub end_of_stream: bool,
+}
+
+/// What a plugin answers to a call.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Decision {
+    /// Go on with the next plugin.
+    Continue,
+    /// Wait: the plugin will be resumed.
+    Pause(Pause),
+    /// End the stream with this response.
+    Reply(Box<Reply>),
+}
+
+/// What a paused plugin waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pause {
+    /// A callout or a timer that it started.
+    Event,
+    /// The whole body of the direction of the call. Only from a headers phase; resumed with
+    /// [`Wake::Body`], at once when there is no body. The plugin's body phase is then not called.
+    WholeBody,
+}
+
+/// A response that a plugin makes itself.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Reply {
+    /// Status code.
+    pub status: u16,
+    /// Headers, without `:status`.
+    pub headers: Vec<(Vec<u8>, Vec<u8>)>,
+    /// Body, possibly empty.
+    pub body: Vec<u8>,
+    /// Response-code detail for access logs; empty: the chain fills in `outrider.<plugin>`.
+    pub details: String,
+}
+
+/// Which phases a plugin handles.
+#[expect(clippy::struct_excessive_bools, reason = "one flag a phase, as runtimes find the handlers")]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Interest {
+    /// Has a handler of request headers.
+    pub request_headers: bool,
+    /// How it wants request bodies.
+    pub request_body: BodyMode,
+    /// Has a handler of request trailers.
+    pub request_trailers: bool,
+    /// Has a handler of response headers.
+    pub response_headers: bool,
+    /// How it wants response bodies.
+    pub response_body: BodyMode,
+    /// Has a handler of response trailers.
+    pub response_trailers: bool,
+    /// Has a handler of the log phase.
+    pub log: bool,
+}
+
+impl Interest {
+    /// Whether the headers of a direction are handled.
+    pub fn headers(&self, direction: Direction) -> bool {
+        match direction {
+            Direction::Request => self.request_headers,
+            Direction::Response => self.response_headers,
+        }
+    }
+
+    /// How bodies of a direction are wanted.
+    pub fn body(&self, direction: Direction) -> BodyMode {
+        match direction {
+            Direction::Request => self.request_body,
+            Direction::Response => self.response_body,
+        }
+    }
+
+    /// Whether the trailers of a direction are handled.
+    pub fn trailers(&self, direction: Direction) -> bool {
+        match direction {
+            Direction::Request => self.request_trailers,
+            Direction::Response => self.response_trailers,
+        }
+    }
+}
+
+/// A plugin's own state on one stream: a number that means something to its runtime alone. Starts
+/// as 0.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Slot(pub u64);
+
+/// The configuration of a plugin for one scope, as JSON texts.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ScopedConfig {
+    /// Where it holds, for messages: `gateway`, or `project shop, route cart`.
+    pub scope: String,
+    /// The gateway's part alone.
+    pub base: Option<Arc<str>>,
+    /// What project and route together say (a merge patch), if they say anything.
+    pub route: Option<Arc<str>>,
+    /// The effective configuration: the patch applied to the base.
+    pub effective: Arc<str>,
+}
+
+/// Why a plugin, or a configuration of it, cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("plugin {plugin}: {message}")]
+pub struct LoadError {
+    /// The plugin's name.
+    pub plugin: String,
+    /// What is wrong; starts with `file:line:` where a place is known.
+    pub message: String,
+}
+
+/// One version of a plugin: its code, loaded and compiled, with a VM for each worker.
+pub trait Plugin: Send + Sync + Debug {
+    /// Which phases it handles.
+    fn interest(&self) -> Interest;
+
+    /// Checks a configuration, on the main thread: the plugin's own validators and `on_configure`
+    /// run here. What is returned serves the streams of that scope.
+    ///
+    /// # Errors
+    /// The configuration is refused, with the reason.
+    fn configure(
+        &self,
+        config: &ScopedConfig,
+        metrics: &mut dyn Metrics,
+    ) -> Result<Arc<dyn ConfiguredPlugin>, LoadError>;
+}
+
+/// A plugin with one configuration. Streams call it on their own workers, several at once.
+pub trait ConfiguredPlugin: Send + Sync + Debug {
+    /// Calls the handler of a phase.
+    ///
+    /// # Errors
+    /// The plugin failed; the chain applies its failure policy.
+    fn call(&self, slot: &mut Slot, call: Call, stream: &mut dyn Stream)
+    -> Result<Decision, Fault>;
+
+    /// Goes on with a call in `direction` that answered [`Decision::Pause`].
+    ///
+    /// # Errors
+    /// As for [`ConfiguredPlugin::call`].
+    fn resume(
+        &self,
+        slot: &mut Slot,
+        direction: Direction,
+        wake: Wake<'_>,
+        stream: &mut dyn Stream,
+    ) -> Result<Decision, Fault>;
+
+    /// The stream is over, or the plugin is not called on it again: gives back what the slot holds.
+    fn end(&self, slot: Slot, worker: usize);
+}

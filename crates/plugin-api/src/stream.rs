@@ -1,0 +1,164 @@
+//! What a runtime may ask of the proxy about the stream that it is called for.
+
+use std::time::Duration;
+
+use crate::callout::{CalloutFailure, CalloutId, CalloutRequest};
+use crate::metric::MetricId;
+use crate::phase::{Direction, HeaderMap};
+
+/// Severity of a log line, in Envoy's order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum LogLevel {
+    /// Finest.
+    Trace,
+    /// For finding faults.
+    Debug,
+    /// Worth knowing.
+    Info,
+    /// Something is off.
+    Warn,
+    /// Something failed.
+    Error,
+}
+
+/// Where metadata is read from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MetadataSource {
+    /// The stream's own, which filters write.
+    Dynamic,
+    /// The matched route's.
+    Route,
+}
+
+/// A value in metadata.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum MetadataValue<'a> {
+    /// Text.
+    String(&'a [u8]),
+    /// Number.
+    Number(f64),
+    /// Truth value.
+    Bool(bool),
+}
+
+/// A fact about the stream or its connections.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Attribute {
+    /// `ip:port` of the client.
+    SourceAddress,
+    /// `ip:port` on which the connection was accepted.
+    DestinationAddress,
+    /// `ip:port` of the upstream host, once one is chosen.
+    UpstreamAddress,
+    /// Name of the cluster that the request is routed to.
+    UpstreamCluster,
+    /// Name of the matched route.
+    RouteName,
+    /// `HTTP/1.1`, `HTTP/2`, ….
+    Protocol,
+    /// Envoy's detail on the response, for example `via_upstream`.
+    ResponseCodeDetails,
+}
+
+/// Why a body cannot be changed now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum BodyError {
+    /// There is no body in this phase.
+    #[error("there is no body in this phase")]
+    NoBody,
+    /// The length of the body has been announced and cannot change any more.
+    #[error(
+        "the body's length was announced in `content-length`; remove that header in the headers \
+         handler, or ask for whole bodies in plugin.yaml"
+    )]
+    LengthAnnounced,
+}
+
+/// What a runtime may ask of the proxy while it is being called for a stream. Bytes that are handed
+/// out are the proxy's, and valid until the next call that takes `&mut self`.
+pub trait Stream {
+    /// The worker, from 0, that serves this stream from beginning to end.
+    fn worker(&self) -> usize;
+
+    /// The value of a header at `index` among those of that name. Names compare without case.
+    fn header(&self, map: HeaderMap, name: &[u8], index: usize) -> Option<&[u8]>;
+
+    /// How many values a header has; 0 also when the map is not there (yet).
+    fn header_count(&self, map: HeaderMap, name: &[u8]) -> usize;
+
+    /// Visits every header, name and value, in the map's order.
+    fn headers(&self, map: HeaderMap, visit: &mut dyn FnMut(&[u8], &[u8]));
+
+    /// Replaces all values of a header by one. `false`: the map is not there in this phase.
+    fn set_header(&mut self, map: HeaderMap, name: &[u8], value: &[u8]) -> bool;
+
+    /// Adds a value to those that a header has. `false`: the map is not there in this phase.
+    fn add_header(&mut self, map: HeaderMap, name: &[u8], value: &[u8]) -> bool;
+
+    /// Removes a header with all its values. `false`: the map is not there in this phase.
+    fn remove_header(&mut self, map: HeaderMap, name: &[u8]) -> bool;
+
+    /// Length in bytes of the body that this call may see: the whole one, or one chunk. `None`:
+    /// there is none in this phase.
+    fn body_len(&self, direction: Direction) -> Option<usize>;
+
+    /// Visits the pieces of the body that this call may see.
+    fn body_pieces(&self, direction: Direction, visit: &mut dyn FnMut(&[u8]));
+
+    /// Replaces the body, or the chunk, that this call may see.
+    ///
+    /// # Errors
+    /// See [`BodyError`].
+    fn set_body(&mut self, direction: Direction, body: &[u8]) -> Result<(), BodyError>;
+
+    /// A value of metadata, if it is there and text, number or truth value.
+    fn metadata(
+        &self,
+        source: MetadataSource,
+        namespace: &[u8],
+        key: &[u8],
+    ) -> Option<MetadataValue<'_>>;
+
+    /// Writes a value of the stream's dynamic metadata.
+    fn set_metadata(&mut self, namespace: &[u8], key: &[u8], value: MetadataValue<'_>);
+
+    /// A fact about the stream.
+    fn attribute(&self, attribute: Attribute) -> Option<&[u8]>;
+
+    /// Status code of the response, once there is one.
+    fn response_code(&self) -> Option<u16>;
+
+    /// Has the proxy choose the route anew, by the request headers as they are now.
+    fn clear_route_cache(&mut self);
+
+    /// Starts a callout; its end wakes the plugin, which has to pause for it.
+    ///
+    /// # Errors
+    /// See [`CalloutFailure`].
+    fn start_callout(&mut self, request: &CalloutRequest<'_>) -> Result<CalloutId, CalloutFailure>;
+
+    /// Starts a timer; it wakes the plugin, which has to pause for it. Returns the timer's name, or
+    /// none when the stream is over.
+    fn start_timer(&mut self, delay: Duration) -> Option<u64>;
+
+    /// Adds to a counter or a gauge (a gauge also takes negative amounts).
+    fn add_metric(&mut self, metric: MetricId, amount: i64);
+
+    /// Sets a gauge, or records a value of a histogram.
+    fn record_metric(&mut self, metric: MetricId, value: u64);
+
+    /// The value of a counter or a gauge as this process counted it.
+    fn metric(&self, metric: MetricId) -> Option<u64>;
+
+    /// Whether lines of this level are written at all.
+    fn log_enabled(&self, level: LogLevel) -> bool;
+
+    /// Writes a line to the proxy's log, with the plugin's name.
+    fn log(&self, level: LogLevel, message: &str);
+
+    /// Now, in milliseconds since the Unix epoch.
+    fn unix_millis(&self) -> u64;
+
+    /// When the stream began, in milliseconds since the Unix epoch.
+    fn start_unix_millis(&self) -> u64;
+}
