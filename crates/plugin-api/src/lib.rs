@@ -27,5 +27,5 @@ pub use phase::{BodyMode, Direction, HeaderMap, Phase};
 pub use plugin::{
     Call, ConfiguredPlugin, Decision, Interest, LoadError, Pause, Plugin, Reply, ScopedConfig, Slot,
 };
-//pub use run::{ChainRun, Effects, Verdict};
+pub use run::{ChainRun, Effects, Verdict};
 pub use stream::{Attribute, BodyError, LogLevel, MetadataSource, MetadataValue, Stream};

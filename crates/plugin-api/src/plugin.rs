@@ -54,7 +54,10 @@ pub struct Reply {
 }
 
 /// Which phases a plugin handles.
-#[expect(clippy::struct_excessive_bools, reason = "one flag a phase, as runtimes find the handlers")]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "one flag a phase, as runtimes find the handlers"
+)]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Interest {
     /// Has a handler of request headers.

@@ -1,1 +1,363 @@
-//! x
+//! The stream as one plugin sees it during one call: the host's, but for the response that another
+//! plugin has just made ([`LocalResponse`]), and for the part of a body that the call is about.
+
+use std::time::Duration;
+
+use smallvec::SmallVec;
+
+use crate::callout::{CalloutFailure, CalloutId, CalloutRequest, WakeId};
+use crate::host::{BodyBuffer, Host};
+use crate::local::LocalResponse;
+use crate::metric::MetricId;
+use crate::phase::{Direction, HeaderMap};
+use crate::stream::{Attribute, BodyError, LogLevel, MetadataSource, MetadataValue, Stream};
+
+/// Part of a body: offsets into what is held back followed by what was just received. They stay
+/// true when the proxy moves the received part to the held one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Window {
+    pub(crate) start: usize,
+    pub(crate) end: usize,
+}
+
+impl Window {
+    pub(crate) fn len(self) -> usize {
+        self.end.saturating_sub(self.start)
+    }
+}
+
+/// What may happen to the length of a body.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Length {
+    /// The headers wait for the body, so `content-length` follows it.
+    Follows,
+    /// The headers may be gone: a `content-length` in them is a promise.
+    Announced,
+}
+
+/// The body that a call may see.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct BodyView {
+    pub(crate) direction: Direction,
+    pub(crate) window: Window,
+    pub(crate) length: Length,
+}
+
+/// Who waits for what: event, link, direction.
+pub(crate) type Waits = SmallVec<[(WakeId, usize, Direction); 2]>;
+
+pub(crate) struct View<'a, H: Host> {
+    pub(crate) host: &'a mut H,
+    pub(crate) plugin: &'a str,
+    pub(crate) link: usize,
+    pub(crate) direction: Direction,
+    pub(crate) local: Option<&'a mut LocalResponse>,
+    pub(crate) body: Option<BodyView>,
+    pub(crate) waits: &'a mut Waits,
+    /// Whether the call is one that may wait.
+    pub(crate) may_wait: bool,
+}
+
+/// Bytes held back, and bytes received, of a direction.
+pub(crate) fn lengths<H: Host>(host: &H, direction: Direction) -> (usize, usize) {
+    (
+        host.buffer_len(direction, BodyBuffer::Held),
+        host.buffer_len(direction, BodyBuffer::Received),
+    )
+}
+
+/// Visits the part of the host's bytes that lies in a window.
+fn visit_window<H: Host>(
+    host: &H,
+    direction: Direction,
+    window: Window,
+    visit: &mut dyn FnMut(&[u8]),
+) {
+    let mut offset = 0;
+    for buffer in [BodyBuffer::Held, BodyBuffer::Received] {
+        host.buffer_pieces(direction, buffer, &mut |piece| {
+            let from = window.start.saturating_sub(offset).min(piece.len());
+            let to = window.end.saturating_sub(offset).min(piece.len());
+            if let Some(part) = piece.get(from..to)
+                && !part.is_empty()
+            {
+                visit(part);
+            }
+            offset += piece.len();
+        });
+    }
+}
+
+impl<H: Host> View<'_, H> {
+    fn is_local(&self, map: HeaderMap) -> bool {
+        self.local.is_some()
+            && matches!(
+                map,
+                HeaderMap::ResponseHeaders | HeaderMap::ResponseTrailers
+            )
+    }
+
+    fn local_headers(&self, map: HeaderMap) -> Option<&LocalResponse> {
+        self.local
+            .as_deref()
+            .filter(|_| map == HeaderMap::ResponseHeaders)
+    }
+
+    fn change_local(&mut self, map: HeaderMap, change: impl FnOnce(&mut LocalResponse)) -> bool {
+        match self.local.as_deref_mut() {
+            Some(local) if map == HeaderMap::ResponseHeaders => {
+                change(local);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    fn replace_in_host(
+        &mut self,
+        direction: Direction,
+        window: Window,
+        bytes: &[u8],
+    ) -> Result<(), BodyError> {
+        let (held, received) = lengths(self.host, direction);
+        let total = held + received;
+        // The bytes around the part, in the buffer that has to be written anew; copied only when
+        // the part lies in the middle.
+        let mut around = Vec::new();
+        let in_held = window.end <= held && held > 0;
+        let (buffer, first, last) = if in_held {
+            (BodyBuffer::Held, 0, held)
+        } else {
+            (BodyBuffer::Received, held, total)
+        };
+        let spans = window.start < first || window.end > last;
+        if spans || window.start > first || window.end < last {
+            for part in [BodyBuffer::Held, BodyBuffer::Received] {
+                self.host.buffer_pieces(direction, part, &mut |piece| {
+                    around.extend_from_slice(piece);
+                });
+            }
+        }
+        let from = if spans { 0 } else { first };
+        let to = if spans { total } else { last };
+        let before = around.get(from..window.start).unwrap_or_default();
+        let after = around.get(window.end..to).unwrap_or_default();
+        let mut write = |buffer, old: usize, new: &[&[u8]]| {
+            (old == 0 || self.host.buffer_drain(direction, buffer, old))
+                && new
+                    .iter()
+                    .all(|part| part.is_empty() || self.host.buffer_append(direction, buffer, part))
+        };
+        let new = [before, bytes, after];
+        let written = if spans {
+            // All of it goes where the proxy can take it: to what is being received, or else to what
+            // is held back.
+            write(BodyBuffer::Held, held, &[])
+                && (write(BodyBuffer::Received, received, &new) || write(BodyBuffer::Held, 0, &new))
+        } else {
+            write(buffer, last - first, &new) || (received == 0 && write(BodyBuffer::Held, 0, &new))
+        };
+        if written {
+            Ok(())
+        } else {
+            Err(BodyError::NoBody)
+        }
+    }
+}
+
+impl<H: Host> Stream for View<'_, H> {
+    fn worker(&self) -> usize {
+        self.host.worker()
+    }
+
+    fn header(&self, map: HeaderMap, name: &[u8], index: usize) -> Option<&[u8]> {
+        if self.is_local(map) {
+            let position = self
+                .local_headers(map)?
+                .headers()
+                .filter(|(key, _)| key.eq_ignore_ascii_case(name))
+                .nth(index)?;
+            Some(position.1)
+        } else {
+            self.host.header(map, name, index)
+        }
+    }
+
+    fn header_count(&self, map: HeaderMap, name: &[u8]) -> usize {
+        if self.is_local(map) {
+            self.local_headers(map).map_or(0, |local| local.count(name))
+        } else {
+            self.host.header_count(map, name)
+        }
+    }
+
+    fn headers(&self, map: HeaderMap, visit: &mut dyn FnMut(&[u8], &[u8])) {
+        if self.is_local(map) {
+            for (name, value) in self
+                .local_headers(map)
+                .iter()
+                .flat_map(|local| local.headers())
+            {
+                visit(name, value);
+            }
+        } else {
+            self.host.headers(map, visit);
+        }
+    }
+
+    fn set_header(&mut self, map: HeaderMap, name: &[u8], value: &[u8]) -> bool {
+        if self.is_local(map) {
+            self.change_local(map, |local| local.set(name, value))
+        } else {
+            self.host.set_header(map, name, value)
+        }
+    }
+
+    fn add_header(&mut self, map: HeaderMap, name: &[u8], value: &[u8]) -> bool {
+        if self.is_local(map) {
+            self.change_local(map, |local| local.add(name, value))
+        } else {
+            self.host.add_header(map, name, value)
+        }
+    }
+
+    fn remove_header(&mut self, map: HeaderMap, name: &[u8]) -> bool {
+        if self.is_local(map) {
+            self.change_local(map, |local| local.remove(name))
+        } else {
+            self.host.remove_header(map, name)
+        }
+    }
+
+    fn body_len(&self, direction: Direction) -> Option<usize> {
+        self.body
+            .filter(|body| body.direction == direction)
+            .map(|body| body.window.len())
+    }
+
+    fn body_pieces(&self, direction: Direction, visit: &mut dyn FnMut(&[u8])) {
+        let Some(body) = self.body.filter(|body| body.direction == direction) else {
+            return;
+        };
+        match &self.local {
+            Some(local) if direction == Direction::Response => {
+                if let Some(part) = local.body.get(body.window.start..body.window.end) {
+                    visit(part);
+                }
+            }
+            _ => visit_window(self.host, direction, body.window, visit),
+        }
+    }
+
+    fn set_body(&mut self, direction: Direction, bytes: &[u8]) -> Result<(), BodyError> {
+        let body = self
+            .body
+            .filter(|body| body.direction == direction)
+            .ok_or(BodyError::NoBody)?;
+        let announced = self.header_count(direction.headers(), b"content-length") > 0;
+        if announced && body.length == Length::Announced && bytes.len() != body.window.len() {
+            return Err(BodyError::LengthAnnounced);
+        }
+        match self.local.as_deref_mut() {
+            Some(local) if direction == Direction::Response => {
+                let window = body.window.start..body.window.end;
+                if local.body.get(window.clone()).is_some() {
+                    local.body.splice(window, bytes.iter().copied());
+                }
+            }
+            _ => self.replace_in_host(direction, body.window, bytes)?,
+        }
+        let window = Window {
+            start: body.window.start,
+            end: body.window.start + bytes.len(),
+        };
+        self.body = Some(BodyView { window, ..body });
+        if announced && body.length == Length::Follows {
+            self.set_header(
+                direction.headers(),
+                b"content-length",
+                bytes.len().to_string().as_bytes(),
+            );
+        }
+        Ok(())
+    }
+
+    fn metadata(
+        &self,
+        source: MetadataSource,
+        namespace: &[u8],
+        key: &[u8],
+    ) -> Option<MetadataValue<'_>> {
+        self.host.metadata(source, namespace, key)
+    }
+
+    fn set_metadata(&mut self, namespace: &[u8], key: &[u8], value: MetadataValue<'_>) {
+        self.host.set_metadata(namespace, key, value);
+    }
+
+    fn attribute(&self, attribute: Attribute) -> Option<&[u8]> {
+        self.host.attribute(attribute)
+    }
+
+    fn response_code(&self) -> Option<u16> {
+        match self.local_headers(HeaderMap::ResponseHeaders) {
+            Some(local) => std::str::from_utf8(local.get(b":status", 0)?)
+                .ok()?
+                .parse()
+                .ok(),
+            None => self.host.response_code(),
+        }
+    }
+
+    fn clear_route_cache(&mut self) {
+        self.host.clear_route_cache();
+    }
+
+    fn start_callout(&mut self, request: &CalloutRequest<'_>) -> Result<CalloutId, CalloutFailure> {
+        if !self.may_wait {
+            return Err(CalloutFailure::StreamOver);
+        }
+        let id = self.host.start_callout(request)?;
+        self.waits
+            .push((WakeId::Callout(id), self.link, self.direction));
+        Ok(id)
+    }
+
+    fn start_timer(&mut self, delay: Duration) -> Option<u64> {
+        if !self.may_wait {
+            return None;
+        }
+        let id = self.host.start_timer(delay)?;
+        self.waits
+            .push((WakeId::Timer(id), self.link, self.direction));
+        Some(id)
+    }
+
+    fn add_metric(&mut self, metric: MetricId, amount: i64) {
+        self.host.add_metric(metric, amount);
+    }
+
+    fn record_metric(&mut self, metric: MetricId, value: u64) {
+        self.host.record_metric(metric, value);
+    }
+
+    fn metric(&self, metric: MetricId) -> Option<u64> {
+        self.host.metric(metric)
+    }
+
+    fn log_enabled(&self, level: LogLevel) -> bool {
+        self.host.log_enabled(level)
+    }
+
+    fn log(&self, level: LogLevel, message: &str) {
+        self.host.log(level, self.plugin, message);
+    }
+
+    fn unix_millis(&self) -> u64 {
+        self.host.unix_millis()
+    }
+
+    fn start_unix_millis(&self) -> u64 {
+        self.host.start_unix_millis()
+    }
+}
