@@ -1,1 +1,50 @@
-//! Where plugins come from: folders and files, their manifests and digests.
+//! Where plugins come from: a folder with `plugin.yaml`, or a single Lua file. Reads, checks and
+//! digests them; whether the code is good Lua is the runtime's to say, and whether
+//! `config.schema.json` is a good JSON Schema the compiler's.
+//!
+//! The trap: everything here is text that a user is editing right now. Whatever is half-written has to
+//! come out as problems with places.
+
+mod digest;
+mod folder;
+mod manifest;
+mod problems;
+
+use std::fs;
+use std::path::Path;
+
+use outrider_plugin_formats::{PluginPackage, Problem};
+
+pub use digest::digest;
+pub use folder::MANIFEST;
+pub use folder::SCHEMA;
+
+/// Opens the plugin at `source`: a folder, or a `.lua` file. Problems and the package's folder name
+/// files as `source` does, so a relative path stays one.
+///
+/// Of a folder these are read: `plugin.yaml`, `config.schema.json` where there is one, and every
+/// `*.lua` at any depth, except below names that begin with a dot (editors and file synchronisers keep
+/// half-written copies there). A single file is a plugin of the file's name, with every default.
+///
+/// # Errors
+/// Everything that is wrong with it.
+pub fn open(source: &Path) -> Result<PluginPackage, Vec<Problem>> {
+    let metadata = fs::metadata(source).map_err(|error| {
+        vec![problems::of_whole(
+            source,
+            match error.kind() {
+                std::io::ErrorKind::NotFound => "there is no such file or folder".to_owned(),
+                _ => format!("cannot be read: {error}"),
+            },
+            Some("a plugin is a folder with a plugin.yaml in it, or a file that ends in .lua"),
+        )]
+    })?;
+    if metadata.is_dir() {
+        folder::open(source)
+    } else {
+        folder::open_single(source)
+    }
+}
+
+#[cfg(test)]
+mod tests;
