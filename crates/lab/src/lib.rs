@@ -1,1 +1,37 @@
-//! An echo service and a load client for demonstrations, tests and measurements.
+//! What stands around a gateway in demonstrations, tests and measurements: an upstream that tells
+//! what reached it ([`echo`]), a client that tells what came back ([`client`]), and a load that tells
+//! whether anything was lost ([`steady`]).
+//!
+//! Not for production, and not for other hosts: everything here is meant for loopback.
+//!
+//! The trap: HTTP/1.1 trailers are sent only when they were announced. The client announces those of
+//! its requests by itself (`trailer: name`); to be given those of a response, a request must carry
+//! `te: trailers`.
+
+mod body;
+pub mod client;
+pub mod demo;
+pub mod echo;
+mod headers;
+pub mod steady;
+pub mod tls;
+
+pub use headers::Headers;
+
+/// Which HTTP a connection speaks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Protocol {
+    /// HTTP/1.1 with keep-alive.
+    Http1,
+    /// HTTP/2; without TLS by prior knowledge.
+    Http2,
+}
+
+impl std::fmt::Display for Protocol {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str(match self {
+            Self::Http1 => "HTTP/1.1",
+            Self::Http2 => "HTTP/2",
+        })
+    }
+}
