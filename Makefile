@@ -1,0 +1,57 @@
+# What a person runs. Each target does all of its own set-up; cargo decides what is rebuilt.
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test build release lint fmt docs clean tools test-tools envoy envoy-release
+
+CARGO ?= cargo
+TARGET := $(or $(CARGO_TARGET_DIR),target)
+# The stock Envoy is installed into the project's own folder, whatever the user's environment says.
+export OUTRIDER_HOME := $(CURDIR)/.envoy
+
+step = @printf '\n== %s\n' $(1)
+
+help: ## Show this list
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-16s %s\n", $$1, $$2 }'
+
+demo: release envoy-release ## Start the quickstart gateway, send requests through it, change it while it runs
+	$(call step,'demo')
+	@$(TARGET)/release/outrider-demo --outrider $(TARGET)/release/outrider
+
+test: test-tools build envoy ## Format check, lints, and every test, those with the real Envoy included
+	$(call step,'formatting')
+	@$(CARGO) fmt --all --check
+	$(call step,'lints')
+	@$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
+	$(call step,'tests')
+	@$(CARGO) test --locked --workspace
+
+build: tools ## Build the command and the module for development
+	$(call step,'build')
+	@$(CARGO) build --locked -p outrider-cli -p outrider-envoy-module -p outrider-lab
+
+release: tools ## Build the command and the module for use
+	$(call step,'build (release)')
+	@$(CARGO) build --locked --release -p outrider-cli -p outrider-envoy-module -p outrider-lab
+
+fmt: ## Format the code
+	@$(CARGO) fmt --all
+
+lint: test-tools ## Lints only
+	@$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
+
+clean: ## Remove what was built; the installed Envoy stays
+	@$(CARGO) clean
+
+tools:
+	@scripts/check-tools.sh
+
+test-tools:
+	@scripts/check-tools.sh fmt clippy
+
+envoy: build
+	$(call step,'stock Envoy')
+	@$(TARGET)/debug/outrider envoy install
+
+envoy-release: release
+	$(call step,'stock Envoy')
+	@$(TARGET)/release/outrider envoy install

@@ -1,0 +1,32 @@
+#!/usr/bin/env bash
+# Says, in one sentence each, which tools of the build are missing. Installs nothing.
+set -euo pipefail
+
+missing=0
+
+need() { # need COMMAND WHY HOW
+    if ! command -v "$1" >/dev/null 2>&1; then
+        echo "missing: $1, which $2; $3" >&2
+        missing=1
+    fi
+}
+
+need cargo "builds Outrider" "install Rust with rustup, or Rust $(sed -n 's/^channel = "\(.*\)"/\1/p' rust-toolchain.toml) from your distribution"
+need cc "compiles LuaJIT" "on Debian: apt install gcc libc6-dev"
+need make "builds LuaJIT" "on Debian: apt install make"
+need python3 "installs the stock Envoy" "on Debian: apt install python3 python3-venv"
+
+if command -v python3 >/dev/null 2>&1 && ! python3 -c 'import venv, ensurepip' >/dev/null 2>&1; then
+    echo "missing: Python's venv module, which installs the stock Envoy; on Debian: apt install python3-venv" >&2
+    missing=1
+fi
+
+# A toolchain that rustup manages gets its components from rust-toolchain.toml.
+for component in "$@"; do
+    if command -v cargo >/dev/null 2>&1 && ! cargo "$component" --version >/dev/null 2>&1; then
+        echo "missing: cargo $component, which make test runs; with rustup: rustup component add ${component/fmt/rustfmt}" >&2
+        missing=1
+    fi
+done
+
+exit "$missing"
