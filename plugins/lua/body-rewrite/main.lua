@@ -1,0 +1,214 @@
+-- Finds and replaces text in whole bodies.
+--
+-- What is never touched: other media types than the configured ones, compressed bodies, and parts of
+-- a resource (206), whose offsets would no longer fit.
+
+local handler = { version = "v2" }
+
+local default_types = { "text/*", "application/json", "application/javascript", "application/xml" }
+
+-- What a body's text says of itself, and what is no longer true once the text has changed.
+local validators = { "etag", "content-md5", "digest", "content-digest", "repr-digest", "accept-ranges" }
+
+-- Raises an error when `pattern` is no Lua pattern. Lua itself finds faults only where a match gets
+-- to, which is too late: on somebody's request. Returns the number of captures.
+local function check_pattern(pattern)
+  local position, captures, open = 1, 0, {}
+  local function at(index)
+    return pattern:sub(index, index)
+  end
+  -- Returns the index after the set that begins at `index`.
+  local function skip_set(index)
+    index = index + 1
+    if at(index) == "^" then
+      index = index + 1
+    end
+    repeat
+      if at(index) == "" then
+        error("`[` is not closed by `]`", 0)
+      end
+      if at(index) == "%" then
+        index = index + 1
+      end
+      index = index + 1
+    until at(index) == "]"
+    return index + 1
+  end
+
+  while position <= #pattern do
+    local character = at(position)
+    if character == "(" then
+      captures = captures + 1
+      open[#open + 1] = captures
+      position = position + 1
+    elseif character == ")" then
+      if #open == 0 then
+        error("`)` closes nothing; a parenthesis itself is written `%)`", 0)
+      end
+      open[#open] = nil
+      position = position + 1
+    elseif character == "[" then
+      position = skip_set(position)
+    elseif character == "%" then
+      local following = at(position + 1)
+      if following == "" then
+        error("it ends with `%`; a percent sign itself is written `%%`", 0)
+      elseif following == "b" then
+        if #pattern < position + 3 then
+          error("`%b` needs two characters after it", 0)
+        end
+        position = position + 4
+      elseif following == "f" then
+        if at(position + 2) ~= "[" then
+          error("`%f` needs a set such as `[%w]` after it", 0)
+        end
+        position = skip_set(position + 2)
+      elseif following:find("%d") then
+        local number = tonumber(following)
+        local is_open = false
+        for _, capture in ipairs(open) do
+          is_open = is_open or capture == number
+        end
+        if number == 0 or number > captures or is_open then
+          error("`%" .. following .. "` refers to a capture that is not there", 0)
+        end
+        position = position + 2
+      else
+        position = position + 2
+      end
+    else
+      position = position + 1
+    end
+  end
+  if #open > 0 then
+    error("`(` is not closed by `)`; a parenthesis itself is written `%(`", 0)
+  end
+  if captures > 32 then
+    error("it has more than 32 captures", 0)
+  end
+  return captures
+end
+
+-- Raises an error when `replacement` refers to captures that a pattern does not have.
+local function check_replacement(replacement, captures)
+  -- Without captures, `%1` is the whole match.
+  local last = math.max(captures, 1)
+  for following in replacement:gmatch("%%(.?)") do
+    if following:find("%d") then
+      if tonumber(following) > last then
+        error("`%" .. following .. "` refers to a capture that the pattern does not have", 0)
+      end
+    elseif following ~= "%" then
+      error("a percent sign in it is written `%%`", 0)
+    end
+  end
+end
+
+local function check_rules(rules, direction)
+  for index, rule in ipairs(rules or {}) do
+    if rule.pattern then
+      local where = direction .. "." .. index
+      local ok, result = pcall(check_pattern, rule.pattern)
+      if not ok then
+        error(where .. ".pattern: `" .. rule.pattern .. "`: " .. result, 0)
+      end
+      local fine, why = pcall(check_replacement, rule.replace, result)
+      if not fine then
+        error(where .. ".replace: `" .. rule.replace .. "`: " .. why, 0)
+      end
+    end
+  end
+end
+
+-- Rules as arguments of `string.gsub`.
+local function compile_rules(rules)
+  local compiled = {}
+  for index, rule in ipairs(rules or {}) do
+    if rule.pattern then
+      compiled[index] = { rule.pattern, rule.replace }
+    else
+      -- Every character for itself: what is special to patterns and replacements is escaped.
+      compiled[index] = { (rule.find:gsub("%p", "%%%0")), (rule.replace:gsub("%%", "%%%%")) }
+    end
+  end
+  return compiled
+end
+
+-- Compiled configurations; one that is gone takes its compiled form along.
+local cache = setmetatable({}, { __mode = "k" })
+
+local function settings()
+  local config = envoy.config()
+  local found = cache[config]
+  if not found then
+    found = { request = compile_rules(config.request), response = compile_rules(config.response), types = {} }
+    for _, media_type in ipairs(config.content_types or default_types) do
+      found.types[media_type:lower()] = true
+    end
+    cache[config] = found
+  end
+  return found
+end
+
+-- Whether the body that these headers announce is one to change.
+local function applies(types, message)
+  local encoding = message.get_header("content-encoding")
+  if encoding and encoding:lower() ~= "identity" then
+    return false
+  end
+  if types["*/*"] then
+    return true
+  end
+  local content_type = message.get_header("content-type") or ""
+  local media_type = content_type:match("^%s*([^;%s]+)")
+  if not media_type then
+    return false
+  end
+  media_type = media_type:lower()
+  return types[media_type] or types[media_type:match("^[^/]*") .. "/*"] or false
+end
+
+local function rewrite(rules, message)
+  local body = message.get_body()
+  if not body or body == "" then
+    return
+  end
+  local changed = body
+  for _, rule in ipairs(rules) do
+    changed = changed:gsub(rule[1], rule[2])
+  end
+  if changed ~= body then
+    message.set_body(changed)
+    for _, name in ipairs(validators) do
+      message.clear_header(name)
+    end
+  end
+end
+
+function handler:on_configure(config)
+  check_rules(config.request, "request")
+  check_rules(config.response, "response")
+end
+
+function handler:on_request_header()
+  if #settings().response > 0 then
+    -- A compressed response could not be read.
+    envoy.req.clear_header("accept-encoding")
+  end
+end
+
+function handler:on_request_body()
+  local now = settings()
+  if #now.request > 0 and applies(now.types, envoy.req) then
+    rewrite(now.request, envoy.req)
+  end
+end
+
+function handler:on_response_body()
+  local now = settings()
+  if #now.response > 0 and envoy.resp.get_header(":status") ~= "206" and applies(now.types, envoy.resp) then
+    rewrite(now.response, envoy.resp)
+  end
+end
+
+return handler

@@ -1,0 +1,109 @@
+-- Asks a service whether a request may pass.
+--
+--   2xx            it may; listed headers of the answer go into the request
+--   3xx, 4xx       it may not; the client gets this answer
+--   anything else  the service is broken, and `failure` decides
+
+local handler = { version = "v2" }
+
+local default_request_headers = { "authorization", "cookie" }
+local default_client_headers = { "content-type", "www-authenticate", "location", "set-cookie" }
+
+-- All values of a request header, as `envoy.httpCall` takes them: nil, a text, or a list of texts.
+local function request_values(name)
+  local count = envoy.req.get_header_size(name)
+  if count <= 1 then
+    return envoy.req.get_header(name)
+  end
+  local values = {}
+  for index = 0, count - 1 do
+    values[#values + 1] = envoy.req.get_header_index(name, index)
+  end
+  return values
+end
+
+-- The IP address of `address:port`; IPv6 addresses come in brackets.
+local function without_port(address)
+  return address:match("^%[(.-)%]") or address:match("^(.*):%d+$") or address
+end
+
+local function question(config)
+  local path = envoy.req.get_header(":path")
+  local headers = {}
+  for _, name in ipairs(config.request_headers or default_request_headers) do
+    headers[name:lower()] = request_values(name)
+  end
+  local client = envoy.streaminfo.downstream_remote_address()
+  -- Written last: no header of the request can stand in for these.
+  headers[":method"] = config.method or "GET"
+  headers[":path"] = config.path or ((config.path_prefix or "") .. path)
+  headers[":authority"] = config.host or config.upstream
+  headers["x-forwarded-method"] = envoy.req.get_header(":method")
+  headers["x-forwarded-host"] = envoy.req.get_header(":authority")
+  headers["x-forwarded-uri"] = path
+  headers["x-forwarded-for"] = client and without_port(client)
+  return headers
+end
+
+-- The client gets the service's answer, with those of its headers that the client may see.
+local function refuse(config, answer, body)
+  local headers = { [":status"] = answer[":status"] }
+  for _, name in ipairs(config.client_headers or default_client_headers) do
+    name = name:lower()
+    headers[name] = answer[name]
+  end
+  envoy.respond(headers, body or "", "outrider.ext-auth.denied")
+end
+
+local function permit(config, answer)
+  for _, name in ipairs(config.upstream_headers or {}) do
+    local values = answer[name:lower()]
+    envoy.req.clear_header(name)
+    if type(values) == "table" then
+      for _, value in ipairs(values) do
+        envoy.req.add_header(name, value)
+      end
+    elseif values then
+      envoy.req.set_header(name, values)
+    end
+  end
+end
+
+local function fail(config, reason)
+  if config.failure == "open" then
+    envoy.logWarn("no answer from " .. config.upstream .. ", the request passes: " .. reason)
+    return permit(config, {})
+  end
+  envoy.logWarn("no answer from " .. config.upstream .. ", the request is refused: " .. reason)
+  envoy.respond(
+    { [":status"] = tostring(config.status_on_error or 503), ["content-type"] = "text/plain" },
+    "authorization is not available\n",
+    "outrider.ext-auth.error"
+  )
+end
+
+function handler:on_configure(config)
+  if config.path and config.path_prefix then
+    error("`path` and `path_prefix` exclude each other; remove one of them", 0)
+  end
+end
+
+function handler:on_request_header()
+  local config = envoy.config()
+  local answer, body = envoy.httpCall(config.upstream, question(config), "", config.timeout_ms or 500)
+  if not answer then
+    -- Without an answer, the second value is the reason.
+    return fail(config, body)
+  end
+
+  local status = tonumber(answer[":status"]) or 0
+  if status >= 200 and status < 300 then
+    permit(config, answer)
+  elseif status >= 300 and status < 500 then
+    refuse(config, answer, body)
+  else
+    fail(config, "it answered with status " .. status)
+  end
+end
+
+return handler

@@ -1,0 +1,238 @@
+-- Changes of headers, with values taken from the message.
+--
+-- A configuration is compiled once: each value becomes a list of literal texts and of functions that
+-- look something up. What runs for a request is a loop over that list.
+
+local handler = { version = "v2" }
+
+-- Lengths of bodies are the proxy's business: it keeps these right, whatever plugins do to a body.
+local reserved = { ["content-length"] = true, ["transfer-encoding"] = true }
+
+-- The IP address of `address:port`; IPv6 addresses come in brackets.
+local function without_port(address)
+  return address:match("^%[(.-)%]") or address:match("^(.*):%d+$") or address
+end
+
+-- What may stand alone in `${...}`.
+local plain = {
+  ["req.method"] = function()
+    return envoy.req.get_header(":method")
+  end,
+  ["req.path"] = function()
+    -- Without its query; that is what `req.query.name` is for.
+    local path = envoy.req.get_header(":path")
+    return path and path:match("^[^?#]*")
+  end,
+  ["req.host"] = function()
+    return envoy.req.get_header(":authority")
+  end,
+  ["client.address"] = function()
+    local address = envoy.streaminfo.downstream_remote_address()
+    return address and without_port(address)
+  end,
+}
+
+-- What is followed by a name of the user's choice.
+local named = {
+  ["req.header."] = function(name)
+    return envoy.req.get_header(name)
+  end,
+  ["req.query."] = function(name)
+    local value = envoy.req.get_query_parameters()[name]
+    if type(value) == "table" then
+      value = value[1]
+    end
+    if value == true then
+      return ""
+    end
+    return value
+  end,
+  ["resp.header."] = function(name)
+    return envoy.resp.get_header(name)
+  end,
+}
+
+local known = "`${req.method}`, `${req.path}`, `${req.host}`, `${req.header.NAME}`, `${req.query.NAME}`, "
+  .. "`${client.address}` and, for responses, `${resp.header.NAME}`"
+
+-- The function that looks up what `${name}` stands for. `where` names the value for messages.
+local function lookup(name, direction, where)
+  if plain[name] then
+    return plain[name]
+  end
+  for prefix, get in pairs(named) do
+    local rest = name:sub(#prefix + 1)
+    if name:sub(1, #prefix) == prefix and rest ~= "" then
+      if prefix == "resp.header." and direction == "request" then
+        error(where .. ": `${" .. name .. "}` is not known yet when a request passes", 0)
+      end
+      return function()
+        return get(rest)
+      end
+    end
+  end
+  error(where .. ": `${" .. name .. "}` is unknown; there are " .. known, 0)
+end
+
+-- Turns `a ${b} c` into { "a ", function, " c" }.
+local function compile_value(text, direction, where)
+  local parts, position = {}, 1
+  while true do
+    local dollar = text:find("$", position, true)
+    if not dollar then
+      parts[#parts + 1] = text:sub(position)
+      return parts
+    end
+    parts[#parts + 1] = text:sub(position, dollar - 1)
+    local following = text:sub(dollar + 1, dollar + 1)
+    if following == "$" then
+      parts[#parts + 1] = "$"
+      position = dollar + 2
+    elseif following == "{" then
+      local close = text:find("}", dollar, true)
+      if not close then
+        error(where .. ": `${` is not closed by `}`; a plain dollar is written `$$`", 0)
+      end
+      parts[#parts + 1] = lookup(text:sub(dollar + 2, close - 1), direction, where)
+      position = close + 1
+    else
+      -- A dollar before anything else is a dollar.
+      parts[#parts + 1] = "$"
+      position = dollar + 1
+    end
+  end
+end
+
+local function sorted_names(map)
+  local names = {}
+  for name in pairs(map or {}) do
+    names[#names + 1] = name
+  end
+  table.sort(names)
+  return names
+end
+
+-- Adds to `list` an entry { name, parts } for each value of a map of values or lists of values.
+local function compile_map(list, map, direction, kind)
+  for _, name in ipairs(sorted_names(map)) do
+    local where = direction .. "." .. kind .. "." .. name
+    if reserved[name:lower()] then
+      error(where .. ": this header is the proxy's, and cannot be changed", 0)
+    end
+    local values = map[name]
+    if type(values) ~= "table" then
+      values = { values }
+    end
+    for _, value in ipairs(values) do
+      list[#list + 1] = { name = name:lower(), parts = compile_value(value, direction, where) }
+    end
+  end
+end
+
+local function compile_changes(changes, direction)
+  if not changes then
+    return nil
+  end
+  local compiled = { remove = {}, set = {}, append = {} }
+  for index, name in ipairs(changes.remove or {}) do
+    if reserved[name:lower()] then
+      error(direction .. ".remove." .. index .. ": `" .. name .. "` is the proxy's, and cannot be changed", 0)
+    end
+    compiled.remove[index] = name:lower()
+  end
+  compile_map(compiled.set, changes.set, direction, "set")
+  compile_map(compiled.append, changes.append, direction, "append")
+  return compiled
+end
+
+local function compile(config)
+  return {
+    request = compile_changes(config.request, "request"),
+    response = compile_changes(config.response, "response"),
+  }
+end
+
+-- Compiled forms, by configuration; a configuration that is gone takes its compiled form along.
+local cache = setmetatable({}, { __mode = "k" })
+
+local function compiled()
+  local config = envoy.config()
+  local changes = cache[config]
+  if not changes then
+    changes = compile(config)
+    cache[config] = changes
+  end
+  return changes
+end
+
+-- The value that parts make now. Nil: it is empty because something that it names is not there.
+local function render(parts)
+  if #parts == 1 then
+    return parts[1]
+  end
+  local texts, missing = {}, false
+  for index, part in ipairs(parts) do
+    if type(part) == "function" then
+      local value = part()
+      missing = missing or value == nil
+      -- A query parameter may hold an encoded line break, which would begin a header of its own.
+      part = (value or ""):gsub("%c", "")
+    end
+    texts[index] = part
+  end
+  local text = table.concat(texts)
+  if missing and text == "" then
+    return nil
+  end
+  return text
+end
+
+-- All values are made before anything changes, so that the order of changes does not matter to them.
+local function render_all(list)
+  local values = {}
+  for index, entry in ipairs(list) do
+    -- `false` keeps the place of a value that is not there.
+    values[index] = render(entry.parts) or false
+  end
+  return values
+end
+
+local function apply(changes, message)
+  local set, append = render_all(changes.set), render_all(changes.append)
+  for _, name in ipairs(changes.remove) do
+    message.clear_header(name)
+  end
+  for index, entry in ipairs(changes.set) do
+    if set[index] then
+      message.set_header(entry.name, set[index])
+    else
+      -- The value of somebody else must not pass for the one that was to be set.
+      message.clear_header(entry.name)
+    end
+  end
+  for index, entry in ipairs(changes.append) do
+    if append[index] then
+      message.add_header(entry.name, append[index])
+    end
+  end
+end
+
+function handler:on_configure(config)
+  compile(config)
+end
+
+function handler:on_request_header()
+  local changes = compiled().request
+  if changes then
+    apply(changes, envoy.req)
+  end
+end
+
+function handler:on_response_header()
+  local changes = compiled().response
+  if changes then
+    apply(changes, envoy.resp)
+  end
+end
+
+return handler
