@@ -1,0 +1,162 @@
+//! The functions of Envoy that the module calls.
+//!
+//! They are looked up by name in the running executable when the library is loaded, and not left to
+//! the linker: so an Envoy that lacks one is told apart by name, and tests of everything above link
+//! without an Envoy.
+
+use std::sync::OnceLock;
+
+use crate::raw::{
+    ConfigPtr, EnvoyBuffer, EnvoyHeader, FilterPtr, ModuleBuffer, ModuleHeader, SchedulerPtr,
+};
+
+/// Envoy does not export functions that the module needs.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "this Envoy lacks {}: Outrider needs Envoy 1.40 or the minor after it",
+    names.join(", ")
+)]
+pub struct MissingCallbacks {
+    names: Vec<String>,
+}
+
+macro_rules! callbacks {
+    ($(fn $name:ident($($argument:ident: $type:ty),* $(,)?) $(-> $result:ty)?;)*) => {
+        /// The functions, by their names without `envoy_dynamic_module_callback_`.
+        pub(crate) struct Callbacks {
+            $(pub(crate) $name: unsafe extern "C" fn($($argument: $type),*) $(-> $result)?,)*
+        }
+
+        impl Callbacks {
+            fn find(library: &libloading::os::unix::Library) -> Result<Self, MissingCallbacks> {
+                let mut names = Vec::new();
+                $(
+                    let name = concat!("envoy_dynamic_module_callback_", stringify!($name), "\0");
+                    // SAFETY: the type is that of the function in Envoy's ABI header.
+                    let $name = unsafe {
+                        library.get::<unsafe extern "C" fn($($argument: $type),*) $(-> $result)?>(
+                            name.as_bytes(),
+                        )
+                    };
+                    if $name.is_err() {
+                        names.push(name.trim_end_matches('\0').to_owned());
+                    }
+                )*
+                match ($($name.ok(),)*) {
+                    ($(Some($name),)*) => Ok(Self { $($name: *$name,)* }),
+                    _ => Err(MissingCallbacks { names }),
+                }
+            }
+        }
+    };
+}
+
+// A tuple of all would outgrow what the standard library's traits cover, so plain matching only.
+callbacks! {
+    fn log(level: u32, message: ModuleBuffer);
+    fn log_enabled(level: u32) -> bool;
+    fn get_concurrency() -> u32;
+
+    fn http_filter_config_define_counter(
+        config: ConfigPtr, name: ModuleBuffer, labels: *const ModuleBuffer, labels_length: usize, id: *mut usize,
+    ) -> u32;
+    fn http_filter_config_define_gauge(
+        config: ConfigPtr, name: ModuleBuffer, labels: *const ModuleBuffer, labels_length: usize, id: *mut usize,
+    ) -> u32;
+    fn http_filter_config_define_histogram(
+        config: ConfigPtr, name: ModuleBuffer, labels: *const ModuleBuffer, labels_length: usize, id: *mut usize,
+    ) -> u32;
+    fn http_filter_increment_counter(
+        filter: FilterPtr, id: usize, labels: *const ModuleBuffer, labels_length: usize, value: u64,
+    ) -> u32;
+    fn http_filter_increment_gauge(
+        filter: FilterPtr, id: usize, labels: *const ModuleBuffer, labels_length: usize, value: u64,
+    ) -> u32;
+    fn http_filter_decrement_gauge(
+        filter: FilterPtr, id: usize, labels: *const ModuleBuffer, labels_length: usize, value: u64,
+    ) -> u32;
+    fn http_filter_set_gauge(
+        filter: FilterPtr, id: usize, labels: *const ModuleBuffer, labels_length: usize, value: u64,
+    ) -> u32;
+    fn http_filter_record_histogram_value(
+        filter: FilterPtr, id: usize, labels: *const ModuleBuffer, labels_length: usize, value: u64,
+    ) -> u32;
+
+    fn http_get_header(
+        filter: FilterPtr, map: u32, key: ModuleBuffer, value: *mut EnvoyBuffer, index: usize, count: *mut usize,
+    ) -> bool;
+    fn http_get_headers_size(filter: FilterPtr, map: u32) -> usize;
+    fn http_get_headers(filter: FilterPtr, map: u32, headers: *mut EnvoyHeader) -> bool;
+    fn http_add_header(filter: FilterPtr, map: u32, key: ModuleBuffer, value: ModuleBuffer) -> bool;
+    fn http_set_header(filter: FilterPtr, map: u32, key: ModuleBuffer, value: ModuleBuffer) -> bool;
+
+    fn http_send_response(
+        filter: FilterPtr, status: u32, headers: *const ModuleHeader, headers_length: usize,
+        body: ModuleBuffer, details: ModuleBuffer,
+    );
+    fn http_filter_continue_decoding(filter: FilterPtr);
+    fn http_filter_continue_encoding(filter: FilterPtr);
+
+    fn http_get_body_size(filter: FilterPtr, body: u32) -> usize;
+    fn http_get_body_chunks_size(filter: FilterPtr, body: u32) -> usize;
+    fn http_get_body_chunks(filter: FilterPtr, body: u32, chunks: *mut EnvoyBuffer) -> bool;
+    fn http_append_body(filter: FilterPtr, body: u32, data: ModuleBuffer) -> bool;
+    fn http_drain_body(filter: FilterPtr, body: u32, length: usize) -> bool;
+    fn http_received_buffered_request_body(filter: FilterPtr) -> bool;
+    fn http_received_buffered_response_body(filter: FilterPtr) -> bool;
+    fn http_get_buffer_limit(filter: FilterPtr) -> u64;
+
+    fn http_get_metadata_string(
+        filter: FilterPtr, source: u32, namespace: ModuleBuffer, key: ModuleBuffer, value: *mut EnvoyBuffer,
+    ) -> bool;
+    fn http_get_metadata_number(
+        filter: FilterPtr, source: u32, namespace: ModuleBuffer, key: ModuleBuffer, value: *mut f64,
+    ) -> bool;
+    fn http_get_metadata_bool(
+        filter: FilterPtr, source: u32, namespace: ModuleBuffer, key: ModuleBuffer, value: *mut bool,
+    ) -> bool;
+    fn http_set_dynamic_metadata_string(
+        filter: FilterPtr, namespace: ModuleBuffer, key: ModuleBuffer, value: ModuleBuffer,
+    );
+    fn http_set_dynamic_metadata_number(
+        filter: FilterPtr, namespace: ModuleBuffer, key: ModuleBuffer, value: f64,
+    );
+    fn http_set_dynamic_metadata_bool(
+        filter: FilterPtr, namespace: ModuleBuffer, key: ModuleBuffer, value: bool,
+    );
+
+    fn http_filter_get_attribute_string(filter: FilterPtr, id: u32, value: *mut EnvoyBuffer) -> bool;
+    fn http_filter_get_attribute_int(filter: FilterPtr, id: u32, value: *mut u64) -> bool;
+    fn http_get_cluster_name(filter: FilterPtr, value: *mut EnvoyBuffer) -> bool;
+    fn http_clear_route_cache(filter: FilterPtr);
+    fn get_most_specific_route_config(filter: FilterPtr) -> *const std::ffi::c_void;
+    fn http_filter_get_worker_index(filter: FilterPtr) -> u32;
+
+    fn http_filter_http_callout(
+        filter: FilterPtr, id: *mut u64, cluster: ModuleBuffer, headers: *const ModuleHeader,
+        headers_length: usize, body: ModuleBuffer, timeout_milliseconds: u64,
+    ) -> u32;
+    fn http_filter_scheduler_new(filter: FilterPtr) -> SchedulerPtr;
+    fn http_filter_scheduler_commit(scheduler: SchedulerPtr, event: u64);
+    fn http_filter_scheduler_delete(scheduler: SchedulerPtr);
+}
+
+static CALLBACKS: OnceLock<Callbacks> = OnceLock::new();
+
+/// Finds Envoy's functions in the running executable, once.
+///
+/// # Errors
+/// Names those that are missing.
+pub fn resolve() -> Result<(), MissingCallbacks> {
+    if CALLBACKS.get().is_none() {
+        let found = Callbacks::find(&libloading::os::unix::Library::this())?;
+        // A second thread that came first found the same functions.
+        let _same = CALLBACKS.set(found);
+    }
+    Ok(())
+}
+
+/// Envoy's functions; none before [`resolve`] found them, as in a test without Envoy.
+pub(crate) fn callbacks() -> Option<&'static Callbacks> {
+    CALLBACKS.get()
+}

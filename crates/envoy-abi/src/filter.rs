@@ -1,0 +1,183 @@
+//! One stream's filter: the state that Envoy's hooks for it share.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use outrider_plugin_api::{ChainRun, Effects, LogLevel, Reply, Verdict};
+use smallvec::SmallVec;
+
+use crate::callbacks::Callbacks;
+use crate::host::{EnvoyHost, unix_millis};
+use crate::module::{FilterConfig, RouteConfig};
+use crate::raw::{FilterPtr, ModuleBuffer, ModuleHeader};
+use crate::timers::{TimerKey, timers};
+use outrider_plugin_api::Direction;
+
+pub(crate) struct Filter {
+    callbacks: &'static Callbacks,
+    config: Arc<dyn FilterConfig>,
+    state: RefCell<State>,
+    /// Envoy has not destroyed the filter yet, so its pointer is good.
+    alive: Cell<bool>,
+}
+
+#[derive(Default)]
+struct State {
+    /// The stream's way through its chain; made when the first hook runs, because only then the
+    /// route is known.
+    run: Option<ChainRun>,
+    timer_keys: SmallVec<[TimerKey; 1]>,
+    start_millis: u64,
+    worker: usize,
+}
+
+impl Filter {
+    pub(crate) fn new(callbacks: &'static Callbacks, config: Arc<dyn FilterConfig>) -> Self {
+        Self {
+            callbacks,
+            config,
+            state: RefCell::default(),
+            alive: Cell::new(true),
+        }
+    }
+
+    /// Calls `step` with the stream's run and its host, then carries out the effects. Envoy may have
+    /// destroyed the filter when this returns.
+    ///
+    /// Returns `None` when the stream is in the middle of another step, which no callback that a
+    /// plugin can reach leads to.
+    pub(crate) fn step<T>(
+        self: &Rc<Self>,
+        filter: FilterPtr,
+        receiving: Option<Direction>,
+        step: impl FnOnce(&mut ChainRun, &mut EnvoyHost<'_>) -> (T, Effects),
+    ) -> Option<T> {
+        let Ok(mut state) = self.state.try_borrow_mut() else {
+            crate::log::log(
+                LogLevel::Error,
+                "a stream was re-entered; the call is passed over",
+            );
+            return None;
+        };
+        let State {
+            run,
+            timer_keys,
+            start_millis,
+            worker,
+        } = &mut *state;
+        let run = run.get_or_insert_with(|| {
+            *start_millis = unix_millis();
+            ChainRun::new(self.config.chain(self.route(filter)))
+        });
+        let mut host = EnvoyHost {
+            callbacks: self.callbacks,
+            filter,
+            config: &*self.config,
+            receiving,
+            timer_keys,
+            start_millis: *start_millis,
+        };
+        *worker = outrider_plugin_api::Host::worker(&host);
+        let (result, effects) = step(run, &mut host);
+        drop(state);
+        if !effects.is_empty() {
+            self.act(filter, effects);
+        }
+        Some(result)
+    }
+
+    fn route(&self, filter: FilterPtr) -> Option<&RouteConfig> {
+        // SAFETY: the filter is alive during its hook.
+        let route = unsafe { (self.callbacks.get_most_specific_route_config)(filter) };
+        // SAFETY: not null, it is a pointer that the hook `per_route_config_new` returned; Envoy
+        // keeps the route's configuration for as long as the stream has the route.
+        unsafe { route.cast::<RouteConfig>().as_ref() }
+    }
+
+    /// Carries out what may re-enter or destroy the filter.
+    fn act(&self, filter: FilterPtr, effects: Effects) {
+        let Effects {
+            reply,
+            resume_request,
+            resume_response,
+        } = effects;
+        if let Some(reply) = reply {
+            send(self.callbacks, filter, &reply);
+            return;
+        }
+        for (wanted, resume) in [
+            (resume_request, self.callbacks.http_filter_continue_decoding),
+            (
+                resume_response,
+                self.callbacks.http_filter_continue_encoding,
+            ),
+        ] {
+            if wanted && self.alive.get() {
+                // SAFETY: Envoy has not destroyed the filter, or `alive` would say so.
+                unsafe { resume(filter) }
+            }
+        }
+    }
+
+    /// The stream is gone.
+    pub(crate) fn end(&self) {
+        self.alive.set(false);
+        let State {
+            run,
+            timer_keys,
+            worker,
+            ..
+        } = self.state.take();
+        if let Some(mut run) = run {
+            run.end(worker);
+        }
+        if let Some(timers) = timers().filter(|_| !timer_keys.is_empty()) {
+            for key in timer_keys {
+                timers.cancel(key);
+            }
+        }
+    }
+}
+
+fn send(callbacks: &Callbacks, filter: FilterPtr, reply: &Reply) {
+    let headers: SmallVec<[ModuleHeader; 8]> = reply
+        .headers
+        .iter()
+        .map(|(name, value)| ModuleHeader::new(name, value))
+        .collect();
+    // Envoy asserts that details hold no white space.
+    let details: Vec<u8> = reply
+        .details
+        .bytes()
+        .map(|byte| {
+            if byte.is_ascii_whitespace() {
+                b'_'
+            } else {
+                byte
+            }
+        })
+        .collect();
+    // SAFETY: nothing has freed the filter yet in this hook; everything lent outlives the call, and
+    // Envoy copies it.
+    unsafe {
+        (callbacks.http_send_response)(
+            filter,
+            u32::from(reply.status),
+            headers.as_ptr(),
+            headers.len(),
+            ModuleBuffer::new(&reply.body),
+            ModuleBuffer::new(&details),
+        );
+    }
+}
+
+/// What a hook answers for a verdict, given the answers for each.
+pub(crate) fn answer(verdict: Option<Verdict>, go: u32, pause: u32, hold: u32, stop: u32) -> u32 {
+    match verdict {
+        None | Some(Verdict::Continue) => go,
+        Some(Verdict::Pause) => pause,
+        Some(Verdict::Hold) => hold,
+        Some(Verdict::Stop) => stop,
+    }
+}

@@ -1,0 +1,389 @@
+//! The functions that Envoy calls. Envoy resolves every HTTP hook when a filter configuration loads,
+//! so all are here, those that nothing is done in too.
+//!
+//! No panic leaves a hook: it is logged, and the stream goes on as if the hook had done nothing.
+
+use std::ffi::c_void;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use outrider_plugin_api::{
+    CalloutFailure, CalloutId, CalloutResponse, Direction, Effects, LogLevel, Wake,
+};
+use smallvec::SmallVec;
+
+use crate::callbacks::callbacks;
+use crate::callout::made_up;
+use crate::filter::{Filter, answer};
+use crate::module::{ConfigContext, FilterConfig, RouteConfig, module};
+use crate::raw::{
+    ConfigPtr, EnvoyBuffer, EnvoyHeader, FilterPtr, body_status, callout_result, headers_status,
+};
+
+/// Runs a hook's body; a panic is logged and answered with `otherwise`.
+fn guarded<T>(otherwise: T, body: impl FnOnce() -> T) -> T {
+    match catch_unwind(AssertUnwindSafe(body)) {
+        Ok(result) => result,
+        Err(panic) => {
+            let text = panic
+                .downcast_ref::<&str>()
+                .map(ToString::to_string)
+                .or_else(|| panic.downcast_ref::<String>().cloned())
+                .unwrap_or_default();
+            crate::log::log(
+                LogLevel::Error,
+                &format!("outrider panicked, which is a bug of it: {text}"),
+            );
+            otherwise
+        }
+    }
+}
+
+/// The name that Envoy gave, as text.
+fn text(name: &[u8]) -> String {
+    String::from_utf8_lossy(name).into_owned()
+}
+
+/// A filter configuration has come.
+///
+/// # Safety
+/// Called by Envoy, as its ABI says.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn envoy_dynamic_module_on_http_filter_config_new(
+    config: ConfigPtr,
+    name: EnvoyBuffer,
+    document: EnvoyBuffer,
+) -> *const c_void {
+    guarded(ptr::null(), || {
+        let (Some(module), Some(callbacks)) = (module(), callbacks()) else {
+            return ptr::null();
+        };
+        // SAFETY: Envoy's buffers live until the hook returns.
+        let (name, document) = unsafe { (name.bytes(), document.bytes()) };
+        let context = ConfigContext::new(config, callbacks);
+        match module.filter_config(&context, &text(name), document) {
+            Some(made) => Box::into_raw(Box::new(made)).cast_const().cast(),
+            None => ptr::null(),
+        }
+    })
+}
+
+/// A filter configuration is gone.
+///
+/// # Safety
+/// Called by Envoy, as its ABI says, once for what the hook above returned.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn envoy_dynamic_module_on_http_filter_config_destroy(config: *const c_void) {
+    guarded((), || {
+        // SAFETY: made by `Box::into_raw` above, and given back once.
+        drop(unsafe { Box::from_raw(config.cast_mut().cast::<Arc<dyn FilterConfig>>()) });
+    });
+}
+
+/// A route's configuration has come.
+///
+/// # Safety
+/// Called by Envoy, as its ABI says.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn envoy_dynamic_module_on_http_filter_per_route_config_new(
+    name: EnvoyBuffer,
+    document: EnvoyBuffer,
+) -> *const c_void {
+    guarded(ptr::null(), || {
+        let Some(module) = module() else {
+            return ptr::null();
+        };
+        // SAFETY: Envoy's buffers live until the hook returns.
+        let (name, document) = unsafe { (name.bytes(), document.bytes()) };
+        match module.route_config(&text(name), document) {
+            Some(made) => Box::into_raw(Box::new(made)).cast_const().cast(),
+            None => ptr::null(),
+        }
+    })
+}
+
+/// A route's configuration is gone.
+///
+/// # Safety
+/// Called by Envoy, as its ABI says, once for what the hook above returned.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn envoy_dynamic_module_on_http_filter_per_route_config_destroy(
+    route: *const c_void,
+) {
+    guarded((), || {
+        // SAFETY: made by `Box::into_raw` above, and given back once.
+        drop(unsafe { Box::from_raw(route.cast_mut().cast::<RouteConfig>()) });
+    });
+}
+
+/// A stream begins.
+///
+/// # Safety
+/// Called by Envoy, as its ABI says, with a configuration that `config_new` returned.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn envoy_dynamic_module_on_http_filter_new(
+    config: *const c_void,
+    _filter: FilterPtr,
+) -> *const c_void {
+    guarded(ptr::null(), || {
+        let Some(callbacks) = callbacks() else {
+            return ptr::null();
+        };
+        // SAFETY: made by `config_new`, and alive as long as filters are made of it.
+        let config = unsafe { &*config.cast::<Arc<dyn FilterConfig>>() };
+        let filter = Filter::new(callbacks, Arc::clone(config));
+        Rc::into_raw(Rc::new(filter)).cast()
+    })
+}
+
+/// A stream is gone.
+///
+/// # Safety
+/// Called by Envoy, as its ABI says, once for what the hook above returned.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn envoy_dynamic_module_on_http_filter_destroy(module: *const c_void) {
+    guarded((), || {
+        // SAFETY: made by `Rc::into_raw` above, and given back once. A hook that is still running
+        // further up the stack has a count of its own.
+        unsafe { Rc::from_raw(module.cast::<Filter>()) }.end();
+    });
+}
+
+/// The state of a stream's filter, kept alive for as long as the hook needs it, whatever becomes of
+/// the filter in between.
+///
+/// # Safety
+/// `module` is what `filter_new` returned, and the filter is alive.
+unsafe fn state(module: *const c_void) -> Rc<Filter> {
+    let module = module.cast::<Filter>();
+    // SAFETY: made by `Rc::into_raw`; the count taken here is the returned value's.
+    unsafe {
+        Rc::increment_strong_count(module);
+        Rc::from_raw(module)
+    }
+}
+
+/// Headers of a direction.
+unsafe fn on_headers(
+    filter: FilterPtr,
+    module: *const c_void,
+    direction: Direction,
+    end_of_stream: bool,
+) -> u32 {
+    guarded(headers_status::CONTINUE, || {
+        // SAFETY: the caller's promise is passed on.
+        let state = unsafe { state(module) };
+        let verdict = state.step(filter, None, |run, host| {
+            run.on_headers(direction, end_of_stream, host)
+        });
+        let stop = headers_status::STOP_ITERATION;
+        answer(verdict, headers_status::CONTINUE, stop, stop, stop)
+    })
+}
+
+/// A chunk of a direction.
+unsafe fn on_body(
+    filter: FilterPtr,
+    module: *const c_void,
+    direction: Direction,
+    end_of_stream: bool,
+) -> u32 {
+    guarded(body_status::CONTINUE, || {
+        // SAFETY: the caller's promise is passed on.
+        let state = unsafe { state(module) };
+        let verdict = state.step(filter, Some(direction), |run, host| {
+            run.on_body(direction, end_of_stream, host)
+        });
+        answer(
+            verdict,
+            body_status::CONTINUE,
+            body_status::STOP_AND_WATERMARK,
+            body_status::STOP_AND_BUFFER,
+            body_status::STOP_NO_BUFFER,
+        )
+    })
+}
+
+/// Trailers of a direction.
+unsafe fn on_trailers(filter: FilterPtr, module: *const c_void, direction: Direction) -> u32 {
+    guarded(headers_status::CONTINUE, || {
+        // SAFETY: the caller's promise is passed on.
+        let state = unsafe { state(module) };
+        let verdict = state.step(filter, None, |run, host| run.on_trailers(direction, host));
+        let stop = headers_status::STOP_ITERATION;
+        answer(verdict, headers_status::CONTINUE, stop, stop, stop)
+    })
+}
+
+/// Something that a plugin waits for.
+unsafe fn on_wake(filter: FilterPtr, module: *const c_void, wake: Wake<'_>) {
+    // SAFETY: the caller's promise is passed on.
+    let state = unsafe { state(module) };
+    state.step(filter, None, |run, host| ((), run.on_wake(wake, host)));
+}
+
+macro_rules! hooks {
+    ($($(#[$doc:meta])* $name:ident => $handle:ident($direction:ident $(, $end:ident)?);)*) => {$(
+        $(#[$doc])*
+        ///
+        /// # Safety
+        /// Called by Envoy, as its ABI says, with what `filter_new` returned.
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $name(filter: FilterPtr, module: *const c_void $(, $end: bool)?) -> u32 {
+            // SAFETY: the caller's promise is passed on.
+            unsafe { $handle(filter, module, Direction::$direction $(, $end)?) }
+        }
+    )*};
+}
+
+hooks! {
+    /// Request headers.
+    envoy_dynamic_module_on_http_filter_request_headers => on_headers(Request, end_of_stream);
+    /// A chunk of the request's body.
+    envoy_dynamic_module_on_http_filter_request_body => on_body(Request, end_of_stream);
+    /// Request trailers.
+    envoy_dynamic_module_on_http_filter_request_trailers => on_trailers(Request);
+    /// Response headers.
+    envoy_dynamic_module_on_http_filter_response_headers => on_headers(Response, end_of_stream);
+    /// A chunk of the response's body.
+    envoy_dynamic_module_on_http_filter_response_body => on_body(Response, end_of_stream);
+    /// Response trailers.
+    envoy_dynamic_module_on_http_filter_response_trailers => on_trailers(Response);
+}
+
+/// The stream is complete; access logs come next.
+///
+/// # Safety
+/// Called by Envoy, as its ABI says.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn envoy_dynamic_module_on_http_filter_stream_complete(
+    filter: FilterPtr,
+    module: *const c_void,
+) {
+    guarded((), || {
+        // SAFETY: the caller's promise is passed on.
+        let state = unsafe { state(module) };
+        state.step(filter, None, |run, host| {
+            run.on_log(host);
+            ((), Effects::default())
+        });
+    });
+}
+
+/// A callout is done.
+///
+/// # Safety
+/// Called by Envoy, as its ABI says.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn envoy_dynamic_module_on_http_filter_http_callout_done(
+    filter: FilterPtr,
+    module: *const c_void,
+    id: u64,
+    result: u32,
+    headers: *const EnvoyHeader,
+    headers_length: usize,
+    chunks: *const EnvoyBuffer,
+    chunks_length: usize,
+) {
+    guarded((), || {
+        // SAFETY: Envoy's arrays live until the hook returns; empty ones may be null.
+        let (headers, chunks): (SmallVec<[_; 16]>, SmallVec<[_; 8]>) = unsafe {
+            (
+                array(headers, headers_length)
+                    .iter()
+                    .map(|header| (header.name.bytes(), header.value.bytes()))
+                    .collect(),
+                array(chunks, chunks_length)
+                    .iter()
+                    .map(|chunk| chunk.bytes())
+                    .collect(),
+            )
+        };
+        let outcome = match result {
+            callout_result::SUCCESS => match made_up(&headers, &chunks) {
+                Some(failure) => Err(failure),
+                None => Ok(CalloutResponse {
+                    headers: &headers,
+                    body: &chunks,
+                }),
+            },
+            callout_result::RESET => Err(CalloutFailure::Reset),
+            _ => Err(CalloutFailure::TooLarge),
+        };
+        // SAFETY: the caller's promise is passed on.
+        unsafe { on_wake(filter, module, Wake::Callout(CalloutId(id), outcome)) };
+    });
+}
+
+/// Envoy's array, which may be null when it is empty.
+///
+/// # Safety
+/// The array has that length and outlives `'a`.
+unsafe fn array<'a, T>(pointer: *const T, length: usize) -> &'a [T] {
+    if pointer.is_null() || length == 0 {
+        &[]
+    } else {
+        // SAFETY: not null; the caller vouches for the rest.
+        unsafe { std::slice::from_raw_parts(pointer, length) }
+    }
+}
+
+/// A scheduler called back: a timer is due.
+///
+/// # Safety
+/// Called by Envoy, as its ABI says.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn envoy_dynamic_module_on_http_filter_scheduled(
+    filter: FilterPtr,
+    module: *const c_void,
+    event: u64,
+) {
+    guarded((), || {
+        // SAFETY: the caller's promise is passed on.
+        unsafe { on_wake(filter, module, Wake::Timer(event)) };
+    });
+}
+
+/// A local reply is about to be sent; nothing is changed about it here.
+///
+/// # Safety
+/// Called by Envoy, as its ABI says.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn envoy_dynamic_module_on_http_filter_local_reply(
+    _filter: FilterPtr,
+    _module: *const c_void,
+    _code: u32,
+    _details: EnvoyBuffer,
+    _reset_imminent: bool,
+) -> u32 {
+    0
+}
+
+macro_rules! unused_hooks {
+    ($($name:ident($($type:ty),*);)*) => {$(
+        /// Not used: nothing that leads to it is ever asked of Envoy.
+        #[unsafe(no_mangle)]
+        extern "C" fn $name($(_: $type),*) {}
+    )*};
+}
+
+type Pointer = *const c_void;
+
+unused_hooks! {
+    envoy_dynamic_module_on_http_filter_config_scheduled(Pointer, Pointer, u64);
+    envoy_dynamic_module_on_http_filter_config_http_callout_done(Pointer, Pointer, u64, u32, Pointer, usize, Pointer, usize);
+    envoy_dynamic_module_on_http_filter_config_http_stream_headers(Pointer, Pointer, u64, Pointer, usize, bool);
+    envoy_dynamic_module_on_http_filter_config_http_stream_data(Pointer, Pointer, u64, Pointer, usize, bool);
+    envoy_dynamic_module_on_http_filter_config_http_stream_trailers(Pointer, Pointer, u64, Pointer, usize);
+    envoy_dynamic_module_on_http_filter_config_http_stream_complete(Pointer, Pointer, u64);
+    envoy_dynamic_module_on_http_filter_config_http_stream_reset(Pointer, Pointer, u64, u32);
+    envoy_dynamic_module_on_http_filter_http_stream_headers(Pointer, Pointer, u64, Pointer, usize, bool);
+    envoy_dynamic_module_on_http_filter_http_stream_data(Pointer, Pointer, u64, Pointer, usize, bool);
+    envoy_dynamic_module_on_http_filter_http_stream_trailers(Pointer, Pointer, u64, Pointer, usize);
+    envoy_dynamic_module_on_http_filter_http_stream_complete(Pointer, Pointer, u64);
+    envoy_dynamic_module_on_http_filter_http_stream_reset(Pointer, Pointer, u64, u32);
+    envoy_dynamic_module_on_http_filter_downstream_above_write_buffer_high_watermark(Pointer, Pointer);
+    envoy_dynamic_module_on_http_filter_downstream_below_write_buffer_low_watermark(Pointer, Pointer);
+}

@@ -1,0 +1,469 @@
+//! [`Host`] over one of Envoy's streams.
+
+use std::ptr;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use outrider_plugin_api::{
+    Attribute, BodyBuffer, CalloutFailure, CalloutId, CalloutRequest, Direction, Fault, HeaderMap,
+    Host, Link, LogLevel, MetadataSource, MetadataValue, MetricId, MetricKind, Phase,
+};
+use smallvec::SmallVec;
+
+use crate::callbacks::Callbacks;
+use crate::module::FilterConfig;
+use crate::raw::{
+    EnvoyBuffer, EnvoyHeader, FilterPtr, ModuleBuffer, ModuleHeader, attribute, body_type,
+    callout_start, header_type, metadata_source,
+};
+use crate::timers::{TimerKey, timers};
+
+/// One stream during one hook. Made anew for each hook, from what the hook was given.
+pub(crate) struct EnvoyHost<'a> {
+    pub(crate) callbacks: &'static Callbacks,
+    /// The filter; alive for as long as the hook that made this host has not replied or resumed.
+    pub(crate) filter: FilterPtr,
+    pub(crate) config: &'a dyn FilterConfig,
+    /// The direction of the body hook that is running, if one is.
+    pub(crate) receiving: Option<Direction>,
+    pub(crate) timer_keys: &'a mut SmallVec<[TimerKey; 1]>,
+    pub(crate) start_millis: u64,
+}
+
+pub(crate) fn unix_millis() -> u64 {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |since| {
+            u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+        })
+}
+
+fn map_number(map: HeaderMap) -> u32 {
+    match map {
+        HeaderMap::RequestHeaders => header_type::REQUEST_HEADER,
+        HeaderMap::RequestTrailers => header_type::REQUEST_TRAILER,
+        HeaderMap::ResponseHeaders => header_type::RESPONSE_HEADER,
+        HeaderMap::ResponseTrailers => header_type::RESPONSE_TRAILER,
+    }
+}
+
+fn body_number(direction: Direction, buffer: BodyBuffer) -> u32 {
+    match (direction, buffer) {
+        (Direction::Request, BodyBuffer::Received) => body_type::RECEIVED_REQUEST,
+        (Direction::Request, BodyBuffer::Held) => body_type::BUFFERED_REQUEST,
+        (Direction::Response, BodyBuffer::Received) => body_type::RECEIVED_RESPONSE,
+        (Direction::Response, BodyBuffer::Held) => body_type::BUFFERED_RESPONSE,
+    }
+}
+
+impl EnvoyHost<'_> {
+    /// Whether a buffer is there to be read now. What was received can be seen in body hooks only;
+    /// and when an earlier filter held the body back, Envoy shows the same bytes as both.
+    fn buffer_is_there(&self, direction: Direction, buffer: BodyBuffer) -> bool {
+        let receiving = self.receiving == Some(direction);
+        match buffer {
+            BodyBuffer::Received => receiving,
+            BodyBuffer::Held if receiving => {
+                let same = match direction {
+                    Direction::Request => self.callbacks.http_received_buffered_request_body,
+                    Direction::Response => self.callbacks.http_received_buffered_response_body,
+                };
+                // SAFETY: the filter is alive during its hook.
+                !unsafe { same(self.filter) }
+            }
+            BodyBuffer::Held => true,
+        }
+    }
+
+    fn get_header(&self, map: HeaderMap, name: &[u8], index: usize) -> (Option<&[u8]>, usize) {
+        let mut value = EnvoyBuffer::EMPTY;
+        let mut count = 0;
+        // SAFETY: the filter is alive during its hook; the name outlives the call; the results go to
+        // locals.
+        let found = unsafe {
+            (self.callbacks.http_get_header)(
+                self.filter,
+                map_number(map),
+                ModuleBuffer::new(name),
+                &raw mut value,
+                index,
+                &raw mut count,
+            )
+        };
+        if !found {
+            return (None, count);
+        }
+        // SAFETY: Envoy keeps the value until a setter is called, which takes `&mut self`.
+        (Some(unsafe { value.bytes() }), count)
+    }
+}
+
+impl Host for EnvoyHost<'_> {
+    fn worker(&self) -> usize {
+        // SAFETY: the filter is alive during its hook.
+        unsafe { (self.callbacks.http_filter_get_worker_index)(self.filter) as usize }
+    }
+
+    fn header(&self, map: HeaderMap, name: &[u8], index: usize) -> Option<&[u8]> {
+        self.get_header(map, name, index).0
+    }
+
+    fn header_count(&self, map: HeaderMap, name: &[u8]) -> usize {
+        self.get_header(map, name, 0).1
+    }
+
+    fn headers(&self, map: HeaderMap, visit: &mut dyn FnMut(&[u8], &[u8])) {
+        let map = map_number(map);
+        // SAFETY: the filter is alive during its hook.
+        let size = unsafe { (self.callbacks.http_get_headers_size)(self.filter, map) };
+        let mut headers: SmallVec<[EnvoyHeader; 32]> =
+            smallvec::smallvec![EnvoyHeader::EMPTY; size];
+        // SAFETY: the array has the size that Envoy has just named.
+        if !unsafe { (self.callbacks.http_get_headers)(self.filter, map, headers.as_mut_ptr()) } {
+            return;
+        }
+        for header in headers {
+            // SAFETY: Envoy filled the buffers in, and no setter is called while they are visited:
+            // `self` is borrowed.
+            visit(unsafe { header.name.bytes() }, unsafe {
+                header.value.bytes()
+            });
+        }
+    }
+
+    fn set_header(&mut self, map: HeaderMap, name: &[u8], value: &[u8]) -> bool {
+        // SAFETY: the filter is alive during its hook; name and value outlive the call, and Envoy
+        // copies them. A null value would remove the header: a slice is never null.
+        unsafe {
+            (self.callbacks.http_set_header)(
+                self.filter,
+                map_number(map),
+                ModuleBuffer::new(name),
+                ModuleBuffer::new(value),
+            )
+        }
+    }
+
+    fn add_header(&mut self, map: HeaderMap, name: &[u8], value: &[u8]) -> bool {
+        // SAFETY: as for `set_header`.
+        unsafe {
+            (self.callbacks.http_add_header)(
+                self.filter,
+                map_number(map),
+                ModuleBuffer::new(name),
+                ModuleBuffer::new(value),
+            )
+        }
+    }
+
+    fn remove_header(&mut self, map: HeaderMap, name: &[u8]) -> bool {
+        // SAFETY: as for `set_header`; the null value asks for the removal.
+        unsafe {
+            (self.callbacks.http_set_header)(
+                self.filter,
+                map_number(map),
+                ModuleBuffer::new(name),
+                ModuleBuffer::EMPTY,
+            )
+        }
+    }
+
+    fn buffer_len(&self, direction: Direction, buffer: BodyBuffer) -> usize {
+        if !self.buffer_is_there(direction, buffer) {
+            return 0;
+        }
+        // SAFETY: the filter is alive during its hook.
+        unsafe { (self.callbacks.http_get_body_size)(self.filter, body_number(direction, buffer)) }
+    }
+
+    fn buffer_pieces(
+        &self,
+        direction: Direction,
+        buffer: BodyBuffer,
+        visit: &mut dyn FnMut(&[u8]),
+    ) {
+        if !self.buffer_is_there(direction, buffer) {
+            return;
+        }
+        let body = body_number(direction, buffer);
+        // SAFETY: the filter is alive during its hook.
+        let size = unsafe { (self.callbacks.http_get_body_chunks_size)(self.filter, body) };
+        let mut pieces: SmallVec<[EnvoyBuffer; 16]> = smallvec::smallvec![EnvoyBuffer::EMPTY; size];
+        // SAFETY: the array has the size that Envoy has just named.
+        if unsafe { (self.callbacks.http_get_body_chunks)(self.filter, body, pieces.as_mut_ptr()) }
+        {
+            for piece in pieces {
+                // SAFETY: Envoy filled the buffer in, and nothing changes the body while it is
+                // visited: `self` is borrowed.
+                visit(unsafe { piece.bytes() });
+            }
+        }
+    }
+
+    fn buffer_drain(&mut self, direction: Direction, buffer: BodyBuffer, length: usize) -> bool {
+        // SAFETY: the filter is alive during its hook.
+        self.buffer_is_there(direction, buffer)
+            && unsafe {
+                (self.callbacks.http_drain_body)(
+                    self.filter,
+                    body_number(direction, buffer),
+                    length,
+                )
+            }
+    }
+
+    fn buffer_append(&mut self, direction: Direction, buffer: BodyBuffer, bytes: &[u8]) -> bool {
+        // SAFETY: the filter is alive during its hook; the bytes outlive the call, and Envoy copies
+        // them.
+        self.buffer_is_there(direction, buffer)
+            && unsafe {
+                (self.callbacks.http_append_body)(
+                    self.filter,
+                    body_number(direction, buffer),
+                    ModuleBuffer::new(bytes),
+                )
+            }
+    }
+
+    fn buffer_limit(&self) -> usize {
+        // SAFETY: the filter is alive during its hook.
+        let limit = unsafe { (self.callbacks.http_get_buffer_limit)(self.filter) };
+        usize::try_from(limit).unwrap_or(usize::MAX)
+    }
+
+    fn metadata(
+        &self,
+        source: MetadataSource,
+        namespace: &[u8],
+        key: &[u8],
+    ) -> Option<MetadataValue<'_>> {
+        let source = match source {
+            MetadataSource::Dynamic => metadata_source::DYNAMIC,
+            MetadataSource::Route => metadata_source::ROUTE,
+        };
+        let (namespace, key) = (ModuleBuffer::new(namespace), ModuleBuffer::new(key));
+        let (mut text, mut number, mut truth) = (EnvoyBuffer::EMPTY, 0.0, false);
+        // SAFETY: the filter is alive during its hook; namespace and key outlive the calls; the
+        // results go to locals.
+        unsafe {
+            if (self.callbacks.http_get_metadata_string)(
+                self.filter,
+                source,
+                namespace,
+                key,
+                &raw mut text,
+            ) {
+                return Some(MetadataValue::String(text.bytes()));
+            }
+            if (self.callbacks.http_get_metadata_number)(
+                self.filter,
+                source,
+                namespace,
+                key,
+                &raw mut number,
+            ) {
+                return Some(MetadataValue::Number(number));
+            }
+            (self.callbacks.http_get_metadata_bool)(
+                self.filter,
+                source,
+                namespace,
+                key,
+                &raw mut truth,
+            )
+            .then_some(MetadataValue::Bool(truth))
+        }
+    }
+
+    fn set_metadata(&mut self, namespace: &[u8], key: &[u8], value: MetadataValue<'_>) {
+        let (namespace, key) = (ModuleBuffer::new(namespace), ModuleBuffer::new(key));
+        // SAFETY: the filter is alive during its hook; all texts outlive the call, and Envoy copies
+        // them.
+        unsafe {
+            match value {
+                MetadataValue::String(text) => (self.callbacks.http_set_dynamic_metadata_string)(
+                    self.filter,
+                    namespace,
+                    key,
+                    ModuleBuffer::new(text),
+                ),
+                MetadataValue::Number(number) => (self.callbacks.http_set_dynamic_metadata_number)(
+                    self.filter,
+                    namespace,
+                    key,
+                    number,
+                ),
+                MetadataValue::Bool(truth) => (self.callbacks.http_set_dynamic_metadata_bool)(
+                    self.filter,
+                    namespace,
+                    key,
+                    truth,
+                ),
+            }
+        }
+    }
+
+    fn attribute(&self, wanted: Attribute) -> Option<&[u8]> {
+        let id = match wanted {
+            Attribute::SourceAddress => attribute::SOURCE_ADDRESS,
+            Attribute::DestinationAddress => attribute::DESTINATION_ADDRESS,
+            Attribute::UpstreamAddress => attribute::UPSTREAM_ADDRESS,
+            Attribute::RouteName => attribute::ROUTE_NAME,
+            Attribute::Protocol => attribute::REQUEST_PROTOCOL,
+            Attribute::ResponseCodeDetails => attribute::RESPONSE_CODE_DETAILS,
+            Attribute::UpstreamCluster => {
+                let mut value = EnvoyBuffer::EMPTY;
+                // SAFETY: the filter is alive during its hook; the result goes to a local, and its
+                // bytes stay until the route changes, which takes `&mut self`.
+                return unsafe {
+                    (self.callbacks.http_get_cluster_name)(self.filter, &raw mut value)
+                        .then(|| value.bytes())
+                };
+            }
+        };
+        let mut value = EnvoyBuffer::EMPTY;
+        // SAFETY: the filter is alive during its hook; the result goes to a local.
+        let found = unsafe {
+            (self.callbacks.http_filter_get_attribute_string)(self.filter, id, &raw mut value)
+        };
+        // SAFETY: Envoy filled the buffer in, and keeps it until the end of the hook.
+        found
+            .then(|| unsafe { value.bytes() })
+            .filter(|bytes| !bytes.is_empty())
+    }
+
+    fn response_code(&self) -> Option<u16> {
+        let mut code = 0;
+        // SAFETY: the filter is alive during its hook; the result goes to a local.
+        let found = unsafe {
+            (self.callbacks.http_filter_get_attribute_int)(
+                self.filter,
+                attribute::RESPONSE_CODE,
+                &raw mut code,
+            )
+        };
+        found.then(|| u16::try_from(code).ok()).flatten()
+    }
+
+    fn clear_route_cache(&mut self) {
+        // SAFETY: the filter is alive during its hook.
+        unsafe { (self.callbacks.http_clear_route_cache)(self.filter) }
+    }
+
+    fn start_callout(&mut self, request: &CalloutRequest<'_>) -> Result<CalloutId, CalloutFailure> {
+        let headers: SmallVec<[ModuleHeader; 16]> = request
+            .headers
+            .iter()
+            .map(|(name, value)| ModuleHeader::new(name, value))
+            .collect();
+        let mut id = 0;
+        // SAFETY: the filter is alive during its hook; everything lent outlives the call, and Envoy
+        // copies it.
+        let result = unsafe {
+            (self.callbacks.http_filter_http_callout)(
+                self.filter,
+                &raw mut id,
+                ModuleBuffer::new(request.cluster),
+                headers.as_ptr(),
+                headers.len(),
+                ModuleBuffer::new(request.body),
+                u64::try_from(request.timeout.as_millis()).unwrap_or(u64::MAX),
+            )
+        };
+        match result {
+            callout_start::SUCCESS => Ok(CalloutId(id)),
+            callout_start::MISSING_HEADERS => Err(CalloutFailure::MissingHeaders),
+            callout_start::CLUSTER_NOT_FOUND => Err(CalloutFailure::ClusterNotFound),
+            callout_start::CANNOT_CREATE => Err(CalloutFailure::CannotStart),
+            _ => Err(CalloutFailure::StreamOver),
+        }
+    }
+
+    fn start_timer(&mut self, delay: Duration) -> Option<u64> {
+        let key = timers()?.start(self.filter, delay)?;
+        self.timer_keys.push(key);
+        Some(key.1)
+    }
+
+    fn add_metric(&mut self, metric: MetricId, amount: i64) {
+        let table = self.config.metrics();
+        let Some(envoy) = table.envoy(metric) else {
+            return;
+        };
+        let change = match envoy.kind {
+            MetricKind::Counter if amount > 0 => self.callbacks.http_filter_increment_counter,
+            MetricKind::Gauge if amount >= 0 => self.callbacks.http_filter_increment_gauge,
+            MetricKind::Gauge => self.callbacks.http_filter_decrement_gauge,
+            MetricKind::Counter | MetricKind::Histogram => return,
+        };
+        // SAFETY: the filter is alive during its hook, and of the configuration that defined the
+        // metric; no labels were announced.
+        unsafe {
+            change(
+                self.filter,
+                envoy.id(),
+                ptr::null(),
+                0,
+                amount.unsigned_abs(),
+            )
+        };
+        table.note(metric, amount, false);
+    }
+
+    fn record_metric(&mut self, metric: MetricId, value: u64) {
+        let table = self.config.metrics();
+        let Some(envoy) = table.envoy(metric) else {
+            return;
+        };
+        let record = match envoy.kind {
+            MetricKind::Gauge => self.callbacks.http_filter_set_gauge,
+            MetricKind::Histogram => self.callbacks.http_filter_record_histogram_value,
+            MetricKind::Counter => return,
+        };
+        // SAFETY: as for `add_metric`.
+        unsafe { record(self.filter, envoy.id(), ptr::null(), 0, value) };
+        table.note(metric, i64::try_from(value).unwrap_or(i64::MAX), true);
+    }
+
+    fn metric(&self, metric: MetricId) -> Option<u64> {
+        self.config.metrics().value(metric)
+    }
+
+    fn log_enabled(&self, level: LogLevel) -> bool {
+        crate::log::enabled(level)
+    }
+
+    fn log(&self, level: LogLevel, plugin: &str, message: &str) {
+        crate::log::log(level, &format!("plugin {plugin}: {message}"));
+    }
+
+    fn unix_millis(&self) -> u64 {
+        unix_millis()
+    }
+
+    fn start_unix_millis(&self) -> u64 {
+        self.start_millis
+    }
+
+    fn report_fault(&mut self, link: &Link, phase: Phase, fault: &Fault) {
+        let Some(unsaid) = link.faults.admit(unix_millis()) else {
+            return;
+        };
+        let more = match unsaid {
+            0 => String::new(),
+            more => format!(" ({more} more since the last line about this plugin)"),
+        };
+        let action = match link.failure_policy.action(fault.cause) {
+            outrider_plugin_api::FailureAction::Open => "the stream goes on without it".to_owned(),
+            outrider_plugin_api::FailureAction::Closed => {
+                format!("the stream gets a {}", link.failure_policy.status())
+            }
+        };
+        crate::log::log(
+            LogLevel::Error,
+            &format!(
+                "plugin {}: failed in {phase} ({}): {}; {action}{more}",
+                link.name, fault.cause, fault.message
+            ),
+        );
+    }
+}

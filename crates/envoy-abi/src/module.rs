@@ -1,0 +1,144 @@
+//! What the loaded module has to be, for the hooks to call it.
+
+use std::any::Any;
+use std::ffi::c_char;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr;
+use std::sync::{Arc, OnceLock};
+
+use outrider_plugin_api::{Chain, LogLevel, MetricId, MetricKind};
+
+use crate::callbacks::{Callbacks, callbacks, resolve};
+use crate::raw::{ConfigPtr, METRICS_SUCCESS, ModuleBuffer};
+
+/// A route's configuration, as the module made it.
+pub type RouteConfig = Arc<dyn Any + Send + Sync>;
+
+/// What Envoy loads.
+pub trait Module: Send + Sync {
+    /// A filter configuration has come (main thread). `None`: refused; the reason has been logged.
+    fn filter_config(
+        &self,
+        context: &ConfigContext<'_>,
+        name: &str,
+        config: &[u8],
+    ) -> Option<Arc<dyn FilterConfig>>;
+
+    /// A route's, or virtual host's, configuration has come (main thread). `None`: refused; the
+    /// reason has been logged.
+    fn route_config(&self, name: &str, config: &[u8]) -> Option<RouteConfig>;
+}
+
+/// A filter configuration that streams are served by.
+pub trait FilterConfig: Send + Sync {
+    /// The chain of streams whose most specific route configuration is `route`.
+    fn chain(&self, route: Option<&RouteConfig>) -> Arc<Chain>;
+
+    /// The metrics that plugins may write to.
+    fn metrics(&self) -> &dyn MetricTable;
+}
+
+/// Metrics by their ids in this process.
+pub trait MetricTable {
+    /// The metric in Envoy, for filters of this configuration.
+    fn envoy(&self, metric: MetricId) -> Option<EnvoyMetric>;
+    /// Notes a change, for [`MetricTable::value`]: an amount added, or for `set` the new value.
+    fn note(&self, metric: MetricId, amount: i64, set: bool);
+    /// The value of a counter or gauge as noted.
+    fn value(&self, metric: MetricId) -> Option<u64>;
+}
+
+/// A metric that a filter configuration defined in Envoy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EnvoyMetric {
+    /// What it measures.
+    pub kind: MetricKind,
+    id: usize,
+}
+
+impl EnvoyMetric {
+    pub(crate) fn id(self) -> usize {
+        self.id
+    }
+}
+
+/// What a filter configuration may ask of Envoy while it is being made.
+pub struct ConfigContext<'a> {
+    config: ConfigPtr,
+    callbacks: &'a Callbacks,
+}
+
+impl std::fmt::Debug for ConfigContext<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("ConfigContext")
+    }
+}
+
+impl<'a> ConfigContext<'a> {
+    pub(crate) fn new(config: ConfigPtr, callbacks: &'a Callbacks) -> Self {
+        Self { config, callbacks }
+    }
+
+    /// How many workers this Envoy has.
+    pub fn workers(&self) -> usize {
+        // SAFETY: a question without arguments, asked on the main thread.
+        unsafe { (self.callbacks.get_concurrency)() as usize }
+    }
+
+    /// Defines a metric of this filter configuration. `None`: Envoy refuses, because of the name or
+    /// because its statistics are frozen.
+    pub fn define_metric(&self, kind: MetricKind, name: &str) -> Option<EnvoyMetric> {
+        let define = match kind {
+            MetricKind::Counter => self.callbacks.http_filter_config_define_counter,
+            MetricKind::Gauge => self.callbacks.http_filter_config_define_gauge,
+            MetricKind::Histogram => self.callbacks.http_filter_config_define_histogram,
+        };
+        let mut id = 0;
+        // SAFETY: the configuration is alive during its own hook; the name outlives the call; no
+        // labels are announced; `id` is where the answer goes.
+        let result = unsafe {
+            define(
+                self.config,
+                ModuleBuffer::new(name.as_bytes()),
+                ptr::null(),
+                0,
+                &raw mut id,
+            )
+        };
+        (result == METRICS_SUCCESS).then_some(EnvoyMetric { kind, id })
+    }
+}
+
+static MODULE: OnceLock<&'static dyn Module> = OnceLock::new();
+
+/// The module, once Envoy has loaded it.
+pub(crate) fn module() -> Option<&'static dyn Module> {
+    MODULE.get().copied()
+}
+
+/// Finds Envoy's functions and registers the module; see [`crate::module!`]. Returns the ABI version
+/// that Envoy asks for, or null when this Envoy cannot be served.
+pub fn install(module: &'static dyn Module) -> *const c_char {
+    let installed = catch_unwind(AssertUnwindSafe(|| {
+        if let Err(missing) = resolve() {
+            if callbacks().is_none() {
+                // Without Envoy's functions there is no log either.
+                use std::io::Write as _;
+                let _unheard = writeln!(std::io::stderr(), "outrider: {missing}");
+            }
+            return false;
+        }
+        // Envoy may load the library again: the module is the same.
+        let _same = MODULE.set(module);
+        crate::log::log(
+            LogLevel::Debug,
+            concat!("outrider ", env!("CARGO_PKG_VERSION"), " is loaded"),
+        );
+        true
+    }));
+    if matches!(installed, Ok(true)) {
+        crate::ABI_VERSION.as_ptr()
+    } else {
+        ptr::null()
+    }
+}
