@@ -1,2 +1,46 @@
-//! tmp
-fn main() {}
+//! Shows what Outrider does, on the quickstart example, and checks each claim on the way.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Parser;
+use outrider_lab::demo::{self, DemoOptions};
+
+/// Starts the quickstart gateway on ports of its own, shows plugins at work and changes made live,
+/// and checks every claim that it prints.
+#[derive(Debug, Parser)]
+#[command(
+    name = "outrider-demo",
+    version,
+    after_help = "\
+Example, from the repository's root:
+  target/release/outrider-demo --outrider target/release/outrider
+
+Exit code 0 when every claim held, 1 when one did not."
+)]
+struct Arguments {
+    /// The outrider command.
+    #[arg(long, value_name = "FILE", default_value = "target/release/outrider")]
+    outrider: PathBuf,
+    /// The folder of the quickstart example.
+    #[arg(long, value_name = "FOLDER", default_value = "examples/quickstart")]
+    example: PathBuf,
+}
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let options = DemoOptions {
+        outrider: arguments.outrider,
+        example: arguments.example,
+    };
+    match demo::run(&options, &mut std::io::stdout()).await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            use std::io::Write as _;
+            // Nothing is left to try when standard error is gone, too.
+            let _ = writeln!(std::io::stderr(), "\n{error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
