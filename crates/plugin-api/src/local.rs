@@ -33,11 +33,11 @@ impl LocalResponse {
             response.add(&name, &value);
         }
         if !response.body.is_empty() {
-            let length = response.body.len().to_string();
-            response.set(b"content-length", length.as_bytes());
             if response.get(b"content-type", 0).is_none() {
                 response.set(b"content-type", b"text/plain");
             }
+            let length = response.body.len().to_string();
+            response.set(b"content-length", length.as_bytes());
         }
         response
     }
@@ -140,8 +140,8 @@ mod tests {
             [
                 ":status=403",
                 "x-why=no",
-                "content-length=7",
-                "content-type=text/plain"
+                "content-type=text/plain",
+                "content-length=7"
             ]
         );
         response.set(b":status", b"418");
