@@ -10,6 +10,7 @@
 //! | `/delay/MS` | the description, after that many milliseconds |
 //! | `/bytes/N` | N bytes of [`pattern`], with `content-length`; `?chunked`: without |
 //! | `/echo` | the request's body and trailers, as they arrive, with its `content-type` |
+//! | `/echo?whole` | the same, once the request is complete |
 //! | `/trailers` | a body, then the trailers `x-echo-trailer: done`, or those of the query |
 //! | `/headers?a=b&a=c` | the description, with these response headers added |
 //! | `/slow-body?chunks=N&interval_ms=M&size=S` | N pieces of S bytes, M milliseconds apart |
@@ -22,6 +23,10 @@
 //!
 //! The trap: a request is recorded when its body has ended, which may be a moment after the client
 //! has its response; [`Echo::wait_for_requests`] waits for it.
+//!
+//! Another trap: `/echo` answers before the request is complete, and Envoy closes an HTTP/1.1
+//! connection of a client to which that happens (`connection: close`). Where that is not wanted,
+//! `/echo?whole`.
 
 mod answer;
 mod plan;

@@ -14,7 +14,7 @@ use outrider_lab::echo::{Echo, EchoOptions};
     version,
     after_help = "\
 Paths that do something else than describe the request:
-  /status/NNN  /delay/MS  /bytes/N[?chunked]  /echo  /trailers[?name=value]  /headers?name=value
+  /status/NNN  /delay/MS  /bytes/N[?chunked]  /echo[?whole]  /trailers[?name=value]  /headers?name=value
   /slow-body?chunks=N&interval_ms=M&size=S  /reset  /reset-stream  /cut/N
 Request headers that do so on any path:
   x-echo-path: /bytes/N    x-echo-status: NNN    x-echo-delay-ms: MS

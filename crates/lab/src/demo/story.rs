@@ -286,7 +286,7 @@ impl<'out> Story<'out> {
         let ask = Ask {
             path: "/echo",
             body: Some("hello, upstream"),
-            headers: &[("authorization", ALICE)],
+            headers: &[("authorization", ALICE), ("content-type", "text/plain")],
         };
         self.ask(ask, &[])
             .await?

@@ -7,20 +7,23 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE, HOST, TRAILER};
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, Version};
-use http_body::{Body as _, Frame};
+use http_body::Frame;
 use http_body_util::BodyExt as _;
 use http_body_util::combinators::UnsyncBoxBody;
 use hyper::body::Incoming;
 use serde_json::{Map, Value, json};
 use tokio::sync::Notify;
 
-use super::plan::{Answer, Framing, PIECE, Plan, pattern};
+use super::plan::{Answer, Framing, PIECE, Plan, Timing, pattern};
 use super::record::{BodyDigest, RecordedRequest, RecordingBody, Shared};
 use crate::body::{BodyError, FedBody};
 use crate::{Headers, Protocol};
 
 /// Bodies up to this many bytes are part of the description.
 const DESCRIBED: usize = 64 * 1024;
+
+/// Bodies up to this many bytes are echoed whole.
+const ECHOED: usize = 64 * 1024 * 1024;
 
 /// Bytes that were written are with the client after this long, on loopback.
 const FLUSH: Duration = Duration::from_millis(30);
@@ -113,7 +116,17 @@ async fn carry_out(
                 .insert(CONTENT_LENGTH, HeaderValue::from(length));
             Ok(response)
         }
-        Answer::Echo => Ok(echo(asked, body)),
+        Answer::Echo(Timing::Streamed) => Ok(echo_headers(asked, body)),
+        Answer::Echo(Timing::Whole) => {
+            let Some((Some(content), request)) = body.finish(ECHOED).await else {
+                return Err("the body did not arrive, or is longer than can be held".into());
+            };
+            let trailers = request.trailers.to_map()?;
+            Ok(echo_headers(
+                asked,
+                FedBody::pieces(pieces(content.into()), trailers),
+            ))
+        }
         Answer::Trailers(trailers) => {
             finish(body).await?;
             let mut response = Response::new(
@@ -206,7 +219,11 @@ fn lists(headers: &Headers) -> Value {
     Value::Object(lists)
 }
 
-fn echo(asked: &HeaderMap, body: RecordingBody) -> Response<AnswerBody> {
+/// A response that echoes, with what the request said of its body.
+fn echo_headers<B>(asked: &HeaderMap, body: B) -> Response<AnswerBody>
+where
+    B: http_body::Body<Data = Bytes, Error = BodyError> + Send + 'static,
+{
     let empty = body.is_end_stream();
     let mut response = Response::new(body.boxed_unsync());
     let headers = response.headers_mut();

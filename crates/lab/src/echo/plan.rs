@@ -36,8 +36,8 @@ pub(super) enum Answer {
     Describe(HeaderMap),
     /// That many bytes of the pattern.
     Bytes { length: usize, framing: Framing },
-    /// The request's own body.
-    Echo,
+    /// The request's own body and trailers.
+    Echo(Timing),
     /// A body with these trailers.
     Trailers(HeaderMap),
     /// Pieces with a pause before each but the first.
@@ -50,6 +50,14 @@ pub(super) enum Answer {
     Cut(Option<usize>),
     /// The stream is reset.
     ResetStream,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Timing {
+    /// As they arrive.
+    Streamed,
+    /// Once the request is complete.
+    Whole,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -75,6 +83,7 @@ impl Plan {
             .into_owned()
             .collect();
         let mut parts = path.trim_start_matches('/').splitn(2, '/');
+        let has = |name| query.iter().any(|(candidate, _)| candidate == name);
         let answer = match (parts.next().unwrap_or_default(), parts.next()) {
             ("status", Some(text)) => {
                 status = parse_status(text)?;
@@ -86,14 +95,18 @@ impl Plan {
             }
             ("bytes", Some(text)) => Answer::Bytes {
                 length: size("/bytes", text)?,
-                framing: if query.iter().any(|(name, _)| name == "chunked") {
+                framing: if has("chunked") {
                     Framing::Chunked
                 } else {
                     Framing::ContentLength
                 },
             },
             ("cut", Some(text)) => Answer::Cut(Some(size("/cut", text)?)),
-            ("echo", None) => Answer::Echo,
+            ("echo", None) => Answer::Echo(if has("whole") {
+                Timing::Whole
+            } else {
+                Timing::Streamed
+            }),
             ("reset", None) => Answer::Cut(None),
             ("reset-stream", None) => Answer::ResetStream,
             ("headers", None) => Answer::Describe(fields(&query)?),

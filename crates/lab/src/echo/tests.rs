@@ -88,26 +88,24 @@ async fn bytes_come_with_a_length_or_without() {
 async fn bodies_and_trailers_are_echoed() {
     let echo = Echo::start("echo").await.unwrap();
     for protocol in BOTH {
-        for length in [0, 1, 8 << 20] {
-            let request = Request::post("/echo", pattern(length)).header("content-type", "a/b");
+        for (path, length) in ["/echo", "/echo?whole"]
+            .into_iter()
+            .flat_map(|path| [0, 1, 8 << 20].map(|length| (path, length)))
+        {
+            let case = format!("{protocol}, {path}, {length} bytes");
+            let request = Request::post(path, pattern(length)).header("content-type", "a/b");
             let response = send(&echo, protocol, request).await;
-            assert!(
-                response.body == pattern(length),
-                "{protocol}, {length} bytes"
-            );
+            assert!(response.body == pattern(length), "{case}");
             assert_eq!(response.headers.get("content-type"), Some("a/b"));
             let declared = response.headers.get("content-length").map(str::to_owned);
-            assert_eq!(declared, Some(length.to_string()));
+            assert_eq!(declared, Some(length.to_string()), "{case}");
 
-            let request = Request::post("/echo", pattern(length))
+            let request = Request::post(path, pattern(length))
                 .trailer("x-t", "1")
                 .accept_trailers();
             let response = send(&echo, protocol, request).await;
-            assert!(
-                response.body == pattern(length),
-                "{protocol}, {length} bytes"
-            );
-            assert_eq!(response.trailers.get("x-t"), Some("1"), "{protocol}");
+            assert!(response.body == pattern(length), "{case}");
+            assert_eq!(response.trailers.get("x-t"), Some("1"), "{case}");
         }
     }
 }
