@@ -47,12 +47,10 @@ pub async fn run(options: &DemoOptions, out: &mut (dyn Write + Send)) -> anyhow:
     let mut gateway = Gateway::start(&options.outrider, workspace.file())?;
     let told = tell(&mut gateway, &workspace, &echo, out).await;
     let stopped = gateway.stop().await;
-    if let Err(error) = told {
-        return Err(error.context(format!(
-            "the demonstration failed; the last lines of the command:\n{}",
-            gateway.last_lines(20)
-        )));
-    }
+    told.map_err(|error| {
+        let said = gateway.last_lines(20);
+        anyhow::anyhow!("{error:#}\n\nThe last lines of the command:\n{said}")
+    })?;
     stopped?;
     echo.stop().await;
     writeln!(out, "\nCtrl-C to the command: Envoy drained and stopped.\n")?;

@@ -39,8 +39,20 @@ async fn main() -> ExitCode {
         Err(error) => {
             use std::io::Write as _;
             // Nothing is left to try when standard error is gone, too.
-            let _ = writeln!(std::io::stderr(), "\n{error:#}");
+            let _ = writeln!(std::io::stderr(), "\nThe demonstration failed: {error:#}");
             ExitCode::FAILURE
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    #[test]
+    fn arguments_are_sound() {
+        Arguments::command().debug_assert();
     }
 }

@@ -52,3 +52,15 @@ async fn main() -> anyhow::Result<()> {
     echo.stop().await;
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    #[test]
+    fn arguments_are_sound() {
+        Arguments::command().debug_assert();
+    }
+}
