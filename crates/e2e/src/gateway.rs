@@ -1,0 +1,296 @@
+//! A gateway as a user runs it: `outrider up FILE`.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail, ensure};
+use outrider_envoy_process::Admin;
+use outrider_lab::client::{Request, Response, Target};
+use tempfile::TempDir;
+
+use crate::{Output, command, envoy, free_address, module, root};
+
+/// How long a gateway may take to serve. Debug builds on a busy machine are slow.
+const READY: Duration = Duration::from_mins(1);
+
+/// How to run a gateway.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct GatewayOptions {
+    /// Pass `--verbose`.
+    pub verbose: bool,
+}
+
+/// A running `outrider up`. Dropping it kills the command, and with it Envoy.
+#[derive(Debug)]
+pub struct Gateway {
+    folder: TempDir,
+    child: Child,
+    /// What the command says, both streams.
+    pub output: Output,
+    /// Where the gateway listens.
+    pub address: SocketAddr,
+    /// Envoy's admin interface.
+    pub admin: Admin,
+}
+
+impl Gateway {
+    /// Runs `outrider up` on `yaml` and waits until it serves. In the text, `{listen}` stands for the
+    /// listener's address, `{admin}` for the admin interface's, `{plugins}` for the folder of the
+    /// plugins that ship, and `{here}` for the file's own folder.
+    ///
+    /// # Errors
+    /// The gateway does not come up; the error tells what the command said.
+    pub fn start(yaml: &str) -> anyhow::Result<Self> {
+        Self::start_with(yaml, &[], GatewayOptions::default())
+    }
+
+    /// As [`Gateway::start`], with further files beside `outrider.yaml` (path and content).
+    ///
+    /// # Errors
+    /// As [`Gateway::start`].
+    pub fn start_with(
+        yaml: &str,
+        files: &[(&str, &str)],
+        options: GatewayOptions,
+    ) -> anyhow::Result<Self> {
+        let folder = TempDir::new()?;
+        let address = free_address()?;
+        let admin = free_address()?;
+        for (path, content) in files {
+            write_file(&folder.path().join(path), content)?;
+        }
+        let file = folder.path().join("outrider.yaml");
+        write_file(&file, &fill(yaml, folder.path(), address, admin))?;
+        let mut command = Command::new(command()?);
+        command
+            .arg("up")
+            .arg(&file)
+            .env("OUTRIDER_ENVOY", envoy()?)
+            .env("OUTRIDER_MODULE", module()?)
+            .env("NO_COLOR", "1")
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        if options.verbose {
+            command.arg("--verbose");
+        }
+        let mut child = command.spawn().context("outrider does not start")?;
+        let output = Output::default();
+        if let (Some(stdout), Some(stderr)) = (child.stdout.take(), child.stderr.take()) {
+            output.read_from(stdout);
+            output.read_from(stderr);
+        }
+        let mut gateway = Self {
+            folder,
+            child,
+            output,
+            address,
+            admin: Admin::new(admin),
+        };
+        gateway.wait_ready()?;
+        Ok(gateway)
+    }
+
+    fn wait_ready(&mut self) -> anyhow::Result<()> {
+        let deadline = Instant::now() + READY;
+        loop {
+            if let Some(status) = self.child.try_wait()? {
+                // The readers of its output are a moment behind.
+                std::thread::sleep(Duration::from_millis(100));
+                bail!("outrider up ended with {status}:\n{}", self.output.text());
+            }
+            let ready = self
+                .admin
+                .get("/ready")
+                .is_ok_and(|answer| answer.status == 200);
+            if ready && std::net::TcpStream::connect(self.address).is_ok() {
+                return Ok(());
+            }
+            if Instant::now() > deadline {
+                bail!("outrider up does not serve:\n{}", self.output.text());
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// The folder that `outrider.yaml` is in.
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// The file's path.
+    pub fn file(&self) -> PathBuf {
+        self.folder.path().join("outrider.yaml")
+    }
+
+    /// Saves another text as `outrider.yaml`, as editors do: a new file is renamed over the old one.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn save(&self, yaml: &str) -> anyhow::Result<()> {
+        self.save_file(
+            "outrider.yaml",
+            &fill(yaml, self.folder.path(), self.address, self.admin.address()),
+        )
+    }
+
+    /// Saves a file beside it, in the same way.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn save_file(&self, path: &str, content: &str) -> anyhow::Result<()> {
+        let path = self.folder.path().join(path);
+        let new = path.with_extension("saving");
+        write_file(&new, content)?;
+        fs::rename(new, path)?;
+        Ok(())
+    }
+
+    /// Saves another text and waits until the command says that it is live.
+    ///
+    /// # Errors
+    /// It does not become live within ten seconds; the error tells what the command said.
+    pub fn update(&self, yaml: &str) -> anyhow::Result<String> {
+        let mark = self.output.mark();
+        self.save(yaml)?;
+        self.output
+            .wait_after(mark, "applied in", Duration::from_secs(10))
+    }
+
+    /// The listener for a client of HTTP/1.1.
+    pub fn http1(&self) -> Target {
+        Target::http1(self.address)
+    }
+
+    /// The listener for a client of HTTP/2.
+    pub fn http2(&self) -> Target {
+        Target::http2(self.address)
+    }
+
+    /// Sends one request over HTTP/1.1, on a connection of its own.
+    ///
+    /// # Errors
+    /// There is no whole response.
+    pub async fn send(&self, request: Request) -> anyhow::Result<Response> {
+        Ok(self.http1().send(request).await?)
+    }
+
+    /// The value of a counter or gauge; 0 when Envoy has none of that name.
+    ///
+    /// # Errors
+    /// The admin interface does not answer.
+    pub fn stat(&self, name: &str) -> anyhow::Result<u64> {
+        stat(&self.admin, name)
+    }
+
+    /// Envoy's process, as the admin interface is asked of.
+    ///
+    /// # Errors
+    /// The admin interface does not answer.
+    pub fn memory(&self) -> anyhow::Result<u64> {
+        let answer = self.admin.get("/memory")?;
+        let memory: serde_json::Value = serde_json::from_str(&answer.body)?;
+        let allocated = memory.get("allocated").and_then(serde_json::Value::as_str);
+        Ok(allocated.context("no `allocated` in /memory")?.parse()?)
+    }
+
+    /// Ends the command as Ctrl-C does, and waits for it. Fails if Envoy refused any update, unless
+    /// the test says that it should have.
+    ///
+    /// # Errors
+    /// An update was refused, the command does not end, or ends with a failure.
+    pub fn stop(mut self) -> anyhow::Result<Output> {
+        assert_no_rejections(&self.admin)?;
+        self.interrupt()?;
+        let deadline = Instant::now() + Duration::from_secs(20);
+        loop {
+            if let Some(status) = self.child.try_wait()? {
+                ensure!(
+                    status.success(),
+                    "outrider up ended with {status}:\n{}",
+                    self.output.text()
+                );
+                return Ok(self.output.clone());
+            }
+            ensure!(
+                Instant::now() < deadline,
+                "outrider up does not end:\n{}",
+                self.output.text()
+            );
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Sends SIGINT, as Ctrl-C does.
+    ///
+    /// # Errors
+    /// There is no such process any more.
+    pub fn interrupt(&self) -> anyhow::Result<()> {
+        let sent = Command::new("kill")
+            .args(["-INT", &self.child.id().to_string()])
+            .status()?;
+        ensure!(sent.success(), "no process to interrupt");
+        Ok(())
+    }
+}
+
+impl Drop for Gateway {
+    fn drop(&mut self) {
+        // SIGTERM lets the command stop its Envoy; what is left after that is killed.
+        let pid = self.child.id().to_string();
+        if matches!(self.child.try_wait(), Ok(None)) {
+            drop(Command::new("kill").args(["-TERM", &pid]).status());
+            let deadline = Instant::now() + Duration::from_secs(10);
+            while matches!(self.child.try_wait(), Ok(None)) && Instant::now() < deadline {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        }
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
+
+/// The value of a counter or gauge; 0 when Envoy has none of that name.
+pub(crate) fn stat(admin: &Admin, name: &str) -> anyhow::Result<u64> {
+    let answer = admin.get(&format!("/stats?filter=^{}$", name.replace('.', "\\.")))?;
+    let value = answer
+        .body
+        .lines()
+        .find_map(|line| line.strip_prefix(&format!("{name}: ")));
+    Ok(value.map_or(Ok(0), str::parse)?)
+}
+
+/// Fails if Envoy refused any configuration.
+pub(crate) fn assert_no_rejections(admin: &Admin) -> anyhow::Result<()> {
+    let answer = admin.get("/stats?filter=(update_rejected|config_fail|update_failure)$")?;
+    let refused: Vec<&str> = answer
+        .body
+        .lines()
+        .filter(|line| !line.ends_with(": 0"))
+        .collect();
+    ensure!(
+        refused.is_empty(),
+        "Envoy refused configuration: {refused:?}"
+    );
+    Ok(())
+}
+
+fn fill(yaml: &str, folder: &Path, address: SocketAddr, admin: SocketAddr) -> String {
+    yaml.replace("{listen}", &address.to_string())
+        .replace("{admin}", &admin.to_string())
+        .replace(
+            "{plugins}",
+            &root().join("plugins/lua").display().to_string(),
+        )
+        .replace("{here}", &folder.display().to_string())
+}
+
+fn write_file(path: &Path, content: &str) -> anyhow::Result<()> {
+    if let Some(folder) = path.parent() {
+        fs::create_dir_all(folder)?;
+    }
+    fs::write(path, content).with_context(|| path.display().to_string())
+}

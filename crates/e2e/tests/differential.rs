@@ -1,0 +1,398 @@
+//! One Outrider filter with two plugins does to every byte what two Outrider filters with one plugin
+//! each do.
+//!
+//! Pairs of plugins are made at random (from fixed seeds): they read, change, buffer, stream, pause
+//! and reply. Each pair stands in one chain behind one listener, and in two filters behind another, of
+//! one Envoy. The same requests go to both: bodies of 0 bytes to 8 MiB, in pieces or whole, with and
+//! without trailers, over HTTP/1.1 and HTTP/2. What the upstream got and what the client got has to be
+//! the same, but for dates and durations.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::string_slice,
+    reason = "a test, its helpers included, fails by panicking"
+)]
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use outrider_e2e::{Direct, FilterPlugin, direct_config};
+use outrider_lab::client::{Request, Target};
+use outrider_lab::echo::{Echo, RecordedRequest, pattern};
+use serde_json::json;
+
+/// How many pairs of plugins.
+const PAIRS: u64 = 10;
+
+/// A small generator of numbers (xorshift64*), so that a seed means the same plugins for good.
+struct Random(u64);
+
+impl Random {
+    fn new(seed: u64) -> Self {
+        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) % limit
+    }
+
+    fn chance(&mut self, percent: u64) -> bool {
+        self.below(100) < percent
+    }
+}
+
+/// Lua statements of one handler. `side` is `req` or `resp`.
+fn headers_handler(random: &mut Random, name: &str, phase: &str, side: &str) -> String {
+    let mut code = String::new();
+    if random.chance(60) {
+        writeln!(
+            code,
+            "    envoy.{side}.set_header('x-{name}-{side}', 'set')"
+        )
+        .unwrap();
+    }
+    if random.chance(60) {
+        // What the other plugin left behind shows in what this one sees.
+        writeln!(
+            code,
+            "    local n, seen = 0, ''\n    for key, value in pairs(envoy.{side}.get_headers()) do\n      \
+             if key:sub(1, 2) == 'x-' and not key:find('envoy') then n = n + 1 end\n    end\n    \
+             envoy.{side}.set_header('x-{name}-{side}-count', tostring(n))"
+        )
+        .unwrap();
+    }
+    if random.chance(40) {
+        writeln!(code, "    envoy.{side}.add_header('x-list', '{name}')").unwrap();
+    }
+    if random.chance(30) {
+        writeln!(
+            code,
+            "    envoy.{side}.clear_header('x-remove-{}')",
+            random.below(3)
+        )
+        .unwrap();
+    }
+    if random.chance(35) {
+        writeln!(code, "    envoy.sleep({})", random.below(30)).unwrap();
+        writeln!(
+            code,
+            "    envoy.{side}.set_header('x-{name}-{side}-slept', '1')"
+        )
+        .unwrap();
+    }
+    reply(&mut code, name, phase);
+    code
+}
+
+fn reply(code: &mut String, name: &str, phase: &str) {
+    writeln!(
+        code,
+        "    if envoy.req.get_header('x-reply') == '{name}-{phase}' then\n      \
+         envoy.respond({{[':status'] = '418', ['x-by'] = '{name}'}}, 'teapot by {name}')\n    end"
+    )
+    .unwrap();
+}
+
+fn whole_body_handler(random: &mut Random, name: &str, phase: &str, side: &str) -> String {
+    let mut code = format!("    local body = envoy.{side}.get_body() or ''\n");
+    if random.chance(50) {
+        writeln!(
+            code,
+            "    envoy.{side}.set_header('x-{name}-{side}-length', tostring(#body))"
+        )
+        .unwrap();
+    }
+    if random.chance(30) {
+        writeln!(code, "    envoy.sleep({})", random.below(30)).unwrap();
+    }
+    match random.below(4) {
+        0 => writeln!(
+            code,
+            "    envoy.{side}.set_body('<{name}>' .. body .. '</{name}>')"
+        )
+        .unwrap(),
+        1 => writeln!(
+            code,
+            "    envoy.{side}.set_body(body:sub(1, math.floor(#body / 2)))"
+        )
+        .unwrap(),
+        2 => writeln!(code, "    envoy.{side}.set_body(body:upper())").unwrap(),
+        _ => {}
+    }
+    reply(&mut code, name, phase);
+    code
+}
+
+fn stream_body_handler(random: &mut Random, name: &str, side: &str) -> String {
+    // What a streaming plugin does must not depend on where chunks are cut.
+    let mut code = format!("    local chunk = envoy.{side}.get_body() or ''\n");
+    if random.chance(40) {
+        // At each chunk, so a large body would take long: only at the first few.
+        writeln!(
+            code,
+            "    local shared = envoy.stream.shared\n    shared.{side} = (shared.{side} or 0) + 1\n    \
+             if shared.{side} < 4 then envoy.sleep({}) end",
+            1 + random.below(10)
+        )
+        .unwrap();
+    }
+    match random.below(3) {
+        0 => writeln!(code, "    envoy.{side}.set_body((chunk:gsub('a', 'A')))").unwrap(),
+        1 => writeln!(
+            code,
+            "    envoy.{side}.set_body((chunk:gsub('b', '{}')))",
+            &name[..1]
+        )
+        .unwrap(),
+        _ => {}
+    }
+    code
+}
+
+/// A plugin made from a seed.
+fn plugin(seed: u64, name: &str, priority: i32) -> FilterPlugin {
+    let mut random = Random::new(seed);
+    let streams = random.chance(50);
+    let mut code = String::from("local handler = { version = 'v2' }\n");
+    for (direction, side) in [("request", "req"), ("response", "resp")] {
+        if random.chance(85) {
+            let body = headers_handler(&mut random, name, &format!("{direction}-headers"), side);
+            write!(
+                code,
+                "function handler:on_{direction}_header()\n{body}end\n"
+            )
+            .unwrap();
+        }
+        if random.chance(70) {
+            let body = if streams {
+                stream_body_handler(&mut random, name, side)
+            } else {
+                whole_body_handler(&mut random, name, &format!("{direction}-body"), side)
+            };
+            write!(code, "function handler:on_{direction}_body()\n{body}end\n").unwrap();
+        }
+    }
+    code.push_str("return handler\n");
+    FilterPlugin {
+        name: name.to_owned(),
+        code,
+        body: if streams { "stream" } else { "whole" },
+        priority,
+        config: json!({}),
+    }
+}
+
+fn pair(number: u64) -> (FilterPlugin, FilterPlugin) {
+    (
+        plugin(number * 2 + 101, "left", 2),
+        plugin(number * 2 + 102, "right", 1),
+    )
+}
+
+/// What one request led to, with what differs by nature left out.
+#[derive(Debug, PartialEq, Eq)]
+struct Outcome {
+    upstream: Vec<String>,
+    response: Vec<String>,
+}
+
+fn header_lines<'a>(headers: impl Iterator<Item = (&'a str, &'a str)>) -> Vec<String> {
+    let by_nature = ["date", "x-envoy-upstream-service-time", "x-request-id"];
+    headers
+        .filter(|(name, _)| !by_nature.contains(name))
+        .map(|(name, value)| format!("{name}: {value}"))
+        .collect()
+}
+
+fn upstream_lines(requests: &[RecordedRequest]) -> Vec<String> {
+    let mut lines = Vec::new();
+    for request in requests {
+        lines.push(format!("{} {}", request.method, request.path));
+        lines.extend(header_lines(request.headers.iter()));
+        lines.push(format!(
+            "body of {} bytes, {}, complete: {}",
+            request.body.length, request.body.sha256, request.body.complete
+        ));
+        lines.extend(
+            request
+                .trailers
+                .iter()
+                .map(|(name, value)| format!("trailer {name}: {value}")),
+        );
+    }
+    lines
+}
+
+/// Sends a request and says what it led to. The upstream serves one request at a time here, so what
+/// it recorded since is this request's.
+async fn outcome(echo: &Echo, target: &Target, request: &Request) -> Outcome {
+    echo.forget_requests();
+    let before = echo.request_count();
+    let response = match target.send(request.clone()).await {
+        Ok(response) => {
+            let mut lines = vec![format!("status {}", response.status)];
+            lines.extend(header_lines(response.headers.iter()));
+            lines.push(format!("body of {} bytes", response.body.len()));
+            lines.push(format!("{:x}", hash(&response.body)));
+            lines.extend(
+                response
+                    .trailers
+                    .iter()
+                    .map(|(name, value)| format!("trailer {name}: {value}")),
+            );
+            lines
+        }
+        Err(error) => vec![format!("no response: {error}")],
+    };
+    // What reached the upstream is recorded when it is over there, a moment later.
+    let reached = usize::try_from(echo.request_count() - before).unwrap();
+    let requests = echo
+        .wait_for_requests(reached, Duration::from_secs(10))
+        .await
+        .unwrap();
+    Outcome {
+        upstream: upstream_lines(&requests),
+        response,
+    }
+}
+
+/// FNV-1a, for telling bodies apart in messages.
+fn hash(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+    })
+}
+
+/// The requests of one pair: every body size, whole or in pieces, trailers or none, and a reply asked
+/// of each plugin in each phase.
+fn requests(number: u64) -> Vec<(String, Request)> {
+    let mut requests = Vec::new();
+    let with = |request: Request| {
+        request
+            .header("x-remove-0", "0")
+            .header("x-remove-1", "1")
+            .header("x-remove-2", "2")
+            .accept_trailers()
+    };
+    let sizes: &[usize] = &[0, 1, 1_000, 70_000, 1_200_000, 8 * 1024 * 1024];
+    for (index, &size) in sizes.iter().enumerate() {
+        let body = pattern(size);
+        requests.push((
+            format!("{size} bytes whole"),
+            with(Request::post("/echo?whole", body.clone())),
+        ));
+        // The largest is sent in pieces by half of the pairs only: it takes its time.
+        if size > 1 && (size < 2_000_000 || number.is_multiple_of(2)) {
+            let pieces: Vec<(Duration, Vec<u8>)> = body
+                .chunks(size.div_ceil(5))
+                .map(|piece| (Duration::from_millis(3), piece.to_vec()))
+                .collect();
+            requests.push((
+                format!("{size} bytes in pieces"),
+                with(Request::post("/echo?whole", "").delayed_pieces(pieces.clone())),
+            ));
+            requests.push((
+                format!("{size} bytes in pieces with trailers"),
+                with(
+                    Request::post("/echo?whole", "")
+                        .delayed_pieces(pieces)
+                        .trailer("x-check", &index.to_string()),
+                ),
+            ));
+        }
+    }
+    for name in ["left", "right"] {
+        for phase in [
+            "request-headers",
+            "request-body",
+            "response-headers",
+            "response-body",
+        ] {
+            requests.push((
+                format!("reply by {name} in {phase}"),
+                with(Request::post("/echo?whole", pattern(5_000)))
+                    .header("x-reply", &format!("{name}-{phase}")),
+            ));
+        }
+    }
+    requests.push(("no body".into(), with(Request::get("/bytes/3000"))));
+    requests.push((
+        "response in chunks".into(),
+        with(Request::get("/bytes/300000?chunked")),
+    ));
+    requests.push((
+        "response with trailers".into(),
+        with(Request::get("/trailers")),
+    ));
+    requests.push(("an empty answer".into(), with(Request::get("/bytes/0"))));
+    requests
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_chain_of_two_does_what_two_filters_of_one_do() {
+    let echo = Echo::start("echo").await.unwrap();
+    let pairs: Vec<_> = (0..PAIRS).map(pair).collect();
+    let chains: Vec<Vec<Vec<FilterPlugin>>> = pairs
+        .iter()
+        .flat_map(|(left, right)| {
+            [
+                vec![vec![left.clone(), right.clone()]],
+                vec![vec![left.clone()], vec![right.clone()]],
+            ]
+        })
+        .collect();
+    let envoy = Direct::start(&direct_config(&chains, echo.address()), 2).unwrap();
+    let mut compared = 0;
+    for (number, (left, right)) in (0..PAIRS).zip(&pairs) {
+        for (what, request) in requests(number) {
+            for protocol in ["HTTP/1.1", "HTTP/2"] {
+                let one = format!("listener-{}", number * 2);
+                let two = format!("listener-{}", number * 2 + 1);
+                let (one, two, request) = if protocol == "HTTP/2" {
+                    let request = request.clone().header("x-upstream-protocol", "2");
+                    (
+                        envoy.http2(&one).unwrap(),
+                        envoy.http2(&two).unwrap(),
+                        request,
+                    )
+                } else {
+                    (
+                        envoy.http1(&one).unwrap(),
+                        envoy.http1(&two).unwrap(),
+                        request.clone(),
+                    )
+                };
+                let in_one = outcome(&echo, &one, &request).await;
+                let in_two = outcome(&echo, &two, &request).await;
+                assert_eq!(
+                    in_one,
+                    in_two,
+                    "pair {number}, {what}, {protocol}: left is one filter, right is two\n\
+                     --- left plugin ({})\n{}\n--- right plugin ({})\n{}\n--- log\n{}",
+                    left.body,
+                    left.code,
+                    right.body,
+                    right.code,
+                    envoy
+                        .log
+                        .lines()
+                        .iter()
+                        .rev()
+                        .take(20)
+                        .rev()
+                        .cloned()
+                        .collect::<Vec<_>>()
+                        .join("\n"),
+                );
+                compared += 1;
+            }
+        }
+    }
+    assert!(compared > 400, "only {compared} requests were compared");
+    envoy.stop().unwrap();
+    echo.stop().await;
+}

@@ -1,0 +1,179 @@
+//! A generation: the plugins of one filter configuration, loaded, with the gateway's chain. Immutable
+//! once made, but for the configurations that routes add.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Weak};
+
+use outrider_envoy_abi::{FilterConfig, MetricTable, RouteConfig};
+use outrider_plugin_api::{Chain, Link, Plugin};
+use outrider_plugin_formats::{self as formats, Group, PluginEntry, RoutePlugin};
+use serde_json::Value;
+
+use crate::document::Refusal;
+use crate::metrics::Table;
+use crate::plugin::{self, CodeKey, GenerationPlugin};
+use crate::reaper;
+use crate::registry::Filter;
+use crate::route::Route;
+
+/// The part of a generation that filter configurations with the same document share.
+#[derive(Debug)]
+pub(crate) struct Core {
+    pub(crate) id: u64,
+    /// Hears of this core's end.
+    filter: Weak<Filter>,
+    plugins: BTreeMap<String, GenerationPlugin>,
+    base: Arc<Chain>,
+}
+
+/// Loaded code by what decides it.
+pub(crate) type Code = BTreeMap<CodeKey, Arc<dyn Plugin>>;
+
+impl Core {
+    /// Loads everything; all that is wrong is told at once. Code that `known` holds is not loaded
+    /// again; what is loaded is added to it.
+    pub(crate) fn load(
+        id: u64,
+        filter: Weak<Filter>,
+        document: formats::FilterConfig,
+        workers: usize,
+        known: &mut Code,
+    ) -> Result<Self, Vec<Refusal>> {
+        let mut plugins = BTreeMap::new();
+        let mut refusals = Vec::new();
+        for entry in document.plugins {
+            let name = entry.name.clone();
+            match load(entry, workers, known) {
+                Ok(plugin) => {
+                    if plugins.insert(name.clone(), plugin).is_some() {
+                        refusals.push(Refusal::new(format!("plugin {name} is listed twice")));
+                    }
+                }
+                Err(refusal) => refusals.push(refusal),
+            }
+        }
+        let mut core = Self { id, filter, plugins, base: Arc::default() };
+        let (links, wrong) = core.links("gateway", &[]);
+        refusals.extend(wrong);
+        if refusals.is_empty() {
+            core.base = Arc::new(Chain::new(links));
+            Ok(core)
+        } else {
+            Err(refusals)
+        }
+    }
+
+    /// The gateway's chain.
+    pub(crate) fn base(&self) -> Arc<Chain> {
+        Arc::clone(&self.base)
+    }
+
+    /// The links of a scope, in order, and what is wrong with those that cannot be had. A plugin that
+    /// cannot be had has a link all the same, which fails by its policy.
+    pub(crate) fn links(&self, scope: &str, changes: &[RoutePlugin]) -> (Vec<Link>, Vec<Refusal>) {
+        let change = |name: &str| changes.iter().find(|change| change.name == name);
+        let mut ordered: Vec<(Order<'_>, Link)> = Vec::new();
+        let mut refusals = Vec::new();
+        for (name, plugin) in &self.plugins {
+            let change = change(name);
+            let enabled = change.and_then(|change| change.enabled).unwrap_or(plugin.entry.enabled);
+            if !enabled {
+                continue;
+            }
+            let patch: Option<&Value> = change.and_then(|change| change.config.as_ref());
+            let link = plugin.link(scope, patch).unwrap_or_else(|error| {
+                refusals.push(error.into());
+                plugin.unavailable()
+            });
+            ordered.push((Order::of(&plugin.entry), link));
+        }
+        for change in changes {
+            if change.enabled == Some(true) && !self.plugins.contains_key(&change.name) {
+                refusals.push(Refusal::new(format!(
+                    "{scope} uses plugin {}, which the gateway's configuration does not have",
+                    change.name
+                )));
+                // It comes first: nothing that it might have stopped gets any further.
+                ordered.push((Order::first(&change.name), plugin::missing(&change.name)));
+            }
+        }
+        ordered.sort_by(|(left, _), (right, _)| left.cmp(right));
+        (ordered.into_iter().map(|(_, link)| link).collect(), refusals)
+    }
+}
+
+/// The order of a chain: phase group, then priority with high ones first, then name.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Order<'a>(Group, i64, &'a str);
+
+impl<'a> Order<'a> {
+    fn of(entry: &'a PluginEntry) -> Self {
+        Self(entry.group, -i64::from(entry.priority), &entry.name)
+    }
+
+    fn first(name: &'a str) -> Self {
+        Self(Group::Authn, i64::MIN, name)
+    }
+}
+
+fn load(
+    entry: PluginEntry,
+    workers: usize,
+    known: &mut Code,
+) -> Result<GenerationPlugin, Refusal> {
+    let key = CodeKey::new(&entry, workers);
+    let code = match known.get(&key) {
+        Some(code) => Arc::clone(code),
+        None => {
+            let code = plugin::load(&entry, workers)?;
+            known.insert(key, Arc::clone(&code));
+            code
+        }
+    };
+    GenerationPlugin::new(entry, code)
+}
+
+impl Drop for Core {
+    fn drop(&mut self) {
+        if let Some(filter) = self.filter.upgrade() {
+            filter.prune();
+        }
+    }
+}
+
+/// One of Envoy's filter configurations: a core, and its metrics in Envoy.
+pub(crate) struct Generation {
+    /// There until the generation is dropped.
+    core: Option<Arc<Core>>,
+    metrics: Table,
+}
+
+impl Generation {
+    pub(crate) fn new(core: Arc<Core>, metrics: Table) -> Self {
+        Self { core: Some(core), metrics }
+    }
+}
+
+impl FilterConfig for Generation {
+    fn chain(&self, route: Option<&RouteConfig>) -> Arc<Chain> {
+        match (&self.core, route.and_then(|route| route.downcast_ref::<Route>())) {
+            (Some(core), Some(route)) => route.chain(core),
+            (Some(core), None) => core.base(),
+            // Should a stream ever come after the end, it fails closed.
+            (None, _) => Arc::new(Chain::new(vec![plugin::missing("outrider")])),
+        }
+    }
+
+    fn metrics(&self) -> &dyn MetricTable {
+        &self.metrics
+    }
+}
+
+impl Drop for Generation {
+    /// The last stream of a generation ends on a worker, and closing VMs takes time.
+    fn drop(&mut self) {
+        if let Some(core) = self.core.take() {
+            reaper::bury(core);
+        }
+    }
+}

@@ -1,0 +1,200 @@
+//! One plugin of a generation: its loaded code, and its configurations for the scopes that use it.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use outrider_lua_runtime as lua_runtime;
+use outrider_plugin_api::{
+    BodyMode, Cause, ConfiguredPlugin, FailureAction, FailureLogHandle, FailurePolicy, Interest,
+    Link, LinkMetrics, LoadError, Plugin, ScopedConfig,
+};
+use outrider_plugin_formats::{self as formats, PluginEntry, Runtime};
+use serde_json::{Map, Value};
+
+use crate::document::Refusal;
+use crate::merge::merge;
+use crate::metrics::Definer;
+use crate::source;
+
+/// What of an entry decides its code: entries that agree in it share one loaded plugin.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct CodeKey(String);
+
+impl CodeKey {
+    pub(crate) fn new(entry: &PluginEntry, workers: usize) -> Self {
+        let PluginEntry { name, digest, entry: file, body, budgets, .. } = entry;
+        Self(format!("{name} {digest} {file} {body:?} {budgets:?} {workers}"))
+    }
+}
+
+/// Loads a plugin's code.
+pub(crate) fn load(entry: &PluginEntry, workers: usize) -> Result<Arc<dyn Plugin>, Refusal> {
+    let files = source::files(entry)?;
+    let folder = match &entry.source {
+        formats::PluginSource::Inline(_) => entry.name.clone(),
+        formats::PluginSource::Folder(folder) => folder.clone(),
+    };
+    match entry.runtime {
+        Runtime::Lua => {
+            let source = lua_runtime::LuaSource {
+                plugin: entry.name.clone(),
+                folder,
+                files,
+                entry: entry.entry.clone(),
+                request_body: mode(entry.body.request()),
+                response_body: mode(entry.body.response()),
+                time_budget: Duration::from_millis(u64::from(entry.budgets.time_ms)),
+                memory_budget: entry.budgets.memory_mib as usize * 1024 * 1024,
+            };
+            Ok(lua_runtime::load(source, workers, &mut Definer)?)
+        }
+    }
+}
+
+fn mode(mode: formats::BodyMode) -> BodyMode {
+    match mode {
+        formats::BodyMode::Whole => BodyMode::Whole,
+        formats::BodyMode::Stream => BodyMode::Stream,
+    }
+}
+
+fn policy(policy: &formats::FailurePolicy) -> FailurePolicy {
+    FailurePolicy::new(policy.status, |cause| {
+        let cause = match cause {
+            Cause::Error => formats::Cause::Error,
+            Cause::Time => formats::Cause::Time,
+            Cause::Memory => formats::Cause::Memory,
+            Cause::Unavailable => formats::Cause::Unavailable,
+        };
+        match policy.action(cause) {
+            formats::FailureAction::Open => FailureAction::Open,
+            formats::FailureAction::Closed => FailureAction::Closed,
+        }
+    })
+}
+
+/// A plugin of a generation.
+#[derive(Debug)]
+pub(crate) struct GenerationPlugin {
+    pub(crate) entry: PluginEntry,
+    name: Arc<str>,
+    code: Arc<dyn Plugin>,
+    schema: Option<jsonschema::Validator>,
+    failure_policy: FailurePolicy,
+    metrics: LinkMetrics,
+    faults: FailureLogHandle,
+    base: Arc<str>,
+    /// Configurations in use, by what project and route say: most routes say the same.
+    configured: Mutex<BTreeMap<Option<Arc<str>>, Weak<dyn ConfiguredPlugin>>>,
+}
+
+impl GenerationPlugin {
+    pub(crate) fn new(entry: PluginEntry, code: Arc<dyn Plugin>) -> Result<Self, Refusal> {
+        let schema = entry
+            .schema
+            .as_ref()
+            .map(jsonschema::validator_for)
+            .transpose()
+            .map_err(|error| {
+                Refusal::new(format!(
+                    "plugin {}: its configuration schema is not a JSON Schema: {error}",
+                    entry.name
+                ))
+            })?;
+        let base = entry.config.clone().unwrap_or_else(|| Value::Object(Map::new()));
+        Ok(Self {
+            name: entry.name.as_str().into(),
+            schema,
+            failure_policy: policy(&entry.failure_policy),
+            metrics: LinkMetrics::define(&entry.name, &mut Definer),
+            faults: FailureLogHandle::default(),
+            base: base.to_string().into(),
+            configured: Mutex::default(),
+            code,
+            entry,
+        })
+    }
+
+    /// This plugin's place in the chain of a scope whose own patch is `patch`.
+    pub(crate) fn link(&self, scope: &str, patch: Option<&Value>) -> Result<Link, LoadError> {
+        let plugin = self.configure(scope, patch)?;
+        Ok(self.link_with(Some(plugin), self.code.interest()))
+    }
+
+    /// The place of this plugin when its configuration for a scope is refused.
+    pub(crate) fn unavailable(&self) -> Link {
+        let interest = Interest { request_headers: true, response_headers: true, ..Interest::default() };
+        self.link_with(None, interest)
+    }
+
+    fn link_with(&self, plugin: Option<Arc<dyn ConfiguredPlugin>>, interest: Interest) -> Link {
+        Link {
+            name: Arc::clone(&self.name),
+            plugin,
+            interest,
+            failure_policy: self.failure_policy,
+            metrics: self.metrics,
+            faults: Arc::clone(&self.faults),
+        }
+    }
+
+    fn configure(
+        &self,
+        scope: &str,
+        patch: Option<&Value>,
+    ) -> Result<Arc<dyn ConfiguredPlugin>, LoadError> {
+        let route: Option<Arc<str>> = patch.map(|patch| patch.to_string().into());
+        // The map is valid whatever panicked while it was locked. Only the main thread comes here.
+        let mut configured = self.configured.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = configured.get(&route).and_then(Weak::upgrade) {
+            return Ok(known);
+        }
+        let base = self.entry.config.clone().unwrap_or_else(|| Value::Object(Map::new()));
+        let effective = patch.map_or_else(|| base.clone(), |patch| merge(&base, patch));
+        self.check_schema(scope, &effective)?;
+        let config = ScopedConfig {
+            scope: scope.to_owned(),
+            base: self.entry.config.as_ref().map(|_| Arc::clone(&self.base)),
+            route: route.clone(),
+            effective: effective.to_string().into(),
+        };
+        let made = self.code.configure(&config, &mut Definer)?;
+        configured.retain(|_, old| old.strong_count() > 0);
+        configured.insert(route, Arc::downgrade(&made));
+        Ok(made)
+    }
+
+    fn check_schema(&self, scope: &str, effective: &Value) -> Result<(), LoadError> {
+        let Some(schema) = &self.schema else { return Ok(()) };
+        let problems: Vec<String> = schema
+            .iter_errors(effective)
+            .map(|error| {
+                let place = error.instance_path().to_string();
+                if place.is_empty() { error.to_string() } else { format!("{place}: {error}") }
+            })
+            .collect();
+        if problems.is_empty() {
+            return Ok(());
+        }
+        Err(LoadError {
+            plugin: self.entry.name.clone(),
+            message: format!(
+                "its configuration at {scope} does not satisfy its schema: {}",
+                problems.join("; ")
+            ),
+        })
+    }
+}
+
+/// The place of a plugin that a route names and the gateway does not have: its streams fail closed.
+pub(crate) fn missing(name: &str) -> Link {
+    Link {
+        name: name.into(),
+        plugin: None,
+        interest: Interest { request_headers: true, response_headers: true, ..Interest::default() },
+        failure_policy: FailurePolicy::new(500, |_| FailureAction::Closed),
+        metrics: LinkMetrics::define(name, &mut Definer),
+        faults: FailureLogHandle::default(),
+    }
+}

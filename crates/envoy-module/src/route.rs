@@ -1,0 +1,87 @@
+//! A route's configuration, and its chains: one for each generation that lives.
+//!
+//! Routes come through RDS and generations through ECDS, in any order. A chain is made as soon as
+//! both are there, on the main thread; streams only look it up.
+
+use std::sync::{Arc, PoisonError, RwLock};
+
+use outrider_plugin_api::Chain;
+use outrider_plugin_formats::RouteConfig;
+
+use crate::document::Refusal;
+use crate::generation::Core;
+
+/// A route's, or virtual host's, configuration.
+#[derive(Debug)]
+pub(crate) struct Route {
+    document: RouteConfig,
+    /// Chains by the generations they were made for, the newest last.
+    chains: RwLock<Vec<(u64, Arc<Chain>)>>,
+}
+
+/// What came of resolving a route in a generation.
+#[derive(Debug)]
+pub(crate) enum Resolved {
+    /// It has a chain of that generation.
+    New,
+    /// Its configuration is refused there; it keeps the chain that it had.
+    KeepsOld(Vec<Refusal>),
+    /// Its configuration is refused there, and it had no chain: the plugins concerned fail by their
+    /// policies.
+    Broken(Vec<Refusal>),
+}
+
+impl Route {
+    pub(crate) fn new(document: RouteConfig) -> Self {
+        Self { document, chains: RwLock::default() }
+    }
+
+    /// Where it holds, for messages.
+    pub(crate) fn scope(&self) -> &str {
+        if self.document.scope.is_empty() { "a route" } else { &self.document.scope }
+    }
+
+    /// Makes the route's chain in a generation.
+    pub(crate) fn resolve(&self, core: &Core) -> Resolved {
+        let (links, refusals) = core.links(self.scope(), &self.document.plugins);
+        // A vector of chains is valid whatever panicked while it was locked.
+        let mut chains = self.chains.write().unwrap_or_else(PoisonError::into_inner);
+        if refusals.is_empty() {
+            chains.push((core.id, Arc::new(Chain::new(links))));
+            return Resolved::New;
+        }
+        match chains.last().map(|(_, newest)| Arc::clone(newest)) {
+            Some(newest) => {
+                chains.push((core.id, newest));
+                Resolved::KeepsOld(refusals)
+            }
+            None => {
+                chains.push((core.id, Arc::new(Chain::new(links))));
+                Resolved::Broken(refusals)
+            }
+        }
+    }
+
+    /// Forgets the chains of generations that are gone.
+    pub(crate) fn prune(&self, lives: impl Fn(u64) -> bool) {
+        self.chains
+            .write()
+            .unwrap_or_else(PoisonError::into_inner)
+            .retain(|(generation, _)| lives(*generation));
+    }
+
+    /// The chain in a generation.
+    pub(crate) fn chain(&self, core: &Core) -> Arc<Chain> {
+        let chains = self.chains.read().unwrap_or_else(PoisonError::into_inner);
+        let exact = chains.iter().rev().find(|(generation, _)| *generation == core.id);
+        match exact.or(chains.last()) {
+            Some((_, chain)) => Arc::clone(chain),
+            None => {
+                // Cannot happen while every route is resolved in every generation that lives; if it
+                // does, the stream still gets the right chain, at a cost.
+                drop(chains);
+                Arc::new(Chain::new(core.links(self.scope(), &self.document.plugins).0))
+            }
+        }
+    }
+}

@@ -1,0 +1,71 @@
+//! A plugin's code: from the document itself, or from a folder on this machine; always checked
+//! against its digest before anything of it runs.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use outrider_plugin_formats::{PluginEntry, PluginSource};
+use sha2::{Digest, Sha256};
+
+use crate::document::Refusal;
+
+/// The files of a plugin, by path relative to its folder.
+pub(crate) type Files = BTreeMap<String, String>;
+
+/// Gets a plugin's files and checks them.
+pub(crate) fn files(entry: &PluginEntry) -> Result<Files, Refusal> {
+    let files = match &entry.source {
+        PluginSource::Inline(files) => files.clone(),
+        PluginSource::Folder(folder) => {
+            let mut files = Files::new();
+            collect(Path::new(folder), "", &mut files)
+                .map_err(|error| Refusal::new(format!("plugin {}: {error}", entry.name)))?;
+            files
+        }
+    };
+    let digest = digest(&files);
+    if digest == entry.digest {
+        Ok(files)
+    } else {
+        Err(Refusal::new(format!(
+            "plugin {}: its code has the digest {digest}, but the configuration was made for {}; \
+             make the configuration anew from the code as it is now",
+            entry.name, entry.digest
+        )))
+    }
+}
+
+fn collect(folder: &Path, prefix: &str, files: &mut Files) -> Result<(), String> {
+    let unreadable = |error: std::io::Error| format!("{}: {error}", folder.display());
+    for found in fs::read_dir(folder).map_err(unreadable)? {
+        let found = found.map_err(unreadable)?;
+        let Ok(name) = found.file_name().into_string() else { continue };
+        let path = found.path();
+        let relative = format!("{prefix}{name}");
+        if path.is_dir() {
+            collect(&path, &format!("{relative}/"), files)?;
+        } else if path.extension().is_some_and(|extension| extension == "lua") {
+            let content = fs::read_to_string(&path)
+                .map_err(|error| format!("{}: {error}", path.display()))?;
+            files.insert(relative, content);
+        }
+    }
+    Ok(())
+}
+
+/// The digest of files, as `plugin-formats` defines it.
+fn digest(files: &Files) -> String {
+    let mut hash = Sha256::new();
+    for (path, content) in files {
+        for part in [path, content] {
+            hash.update((part.len() as u64).to_le_bytes());
+            hash.update(part.as_bytes());
+        }
+    }
+    let mut text = "sha256:".to_owned();
+    for byte in hash.finalize() {
+        text.push_str(&format!("{byte:02x}"));
+    }
+    text
+}
