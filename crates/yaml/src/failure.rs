@@ -49,7 +49,11 @@ impl de::Error for Failure {
                 Some("look for a misspelt key or a wrong word in it".to_owned()),
             );
         }
-        Self::new(message, None)
+        // A type's own complaint may say how to mend it: `what is wrong; how to mend it`.
+        match message.split_once("; ") {
+            Some((message, mend)) => Self::new(message, Some(mend.to_owned())),
+            None => Self::new(message, None),
+        }
     }
 
     fn invalid_type(found: Unexpected<'_>, expected: &dyn Expected) -> Self {

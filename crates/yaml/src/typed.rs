@@ -1,5 +1,8 @@
 //! Types for the models of larger files: they know their places and survive faults around them.
 //!
+//! A type of one's own that checks its text says a complaint as `what is wrong; how to mend it`, through
+//! `serde::de::Error::custom`, and it gets its place here.
+//!
 //! They read from a [`crate::Document`] only; from other deserializers they fail.
 
 use std::borrow::Cow;
@@ -54,7 +57,7 @@ pub struct Entries<T>(pub Vec<(Located<String>, T)>);
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, serde::Deserialize, JsonSchema)]
 #[serde(rename = "$shape", rename_all = "lowercase")]
-#[schemars(untagged)]
+#[schemars(untagged, inline)]
 pub enum Shape<T, M> {
     /// The short form.
     Text(T),

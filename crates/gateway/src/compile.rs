@@ -1,0 +1,236 @@
+//! From `outrider.yaml` to a plan, or to everything that is wrong with it.
+//!
+//! Reading never stops at a fault: each part is checked as far as it could be read, so that one run
+//! tells all problems. A plan comes out only when there is none.
+//!
+//! The trap: what a fault hides must not become a second complaint. A name counts as declared even if
+//! what it names is wrong.
+
+mod files;
+mod gateway;
+mod plugins;
+mod projects;
+mod routes;
+mod schema_check;
+mod scopes;
+mod shadow;
+mod upstreams;
+
+pub(crate) use routes::LONGEST_BODY;
+
+use std::sync::Arc;
+
+use outrider_plugin_formats::{PluginEntry, PluginPackage, Problem};
+use outrider_yaml::{Field, Located, Location};
+
+use crate::plan::Plan;
+
+/// How the compiler reaches what is outside of it.
+pub trait Loader {
+    /// Text of a file; the error is one sentence.
+    fn read(&self, path: &str) -> Result<String, String>;
+
+    /// Paths that match an `include` pattern, sorted; the error is one sentence.
+    fn matching(&self, pattern: &str) -> Result<Vec<String>, String>;
+
+    /// The plugin at `source`: a folder, or a single file.
+    fn plugin(&self, source: &str) -> Result<PluginPackage, Vec<Problem>>;
+
+    /// Absolute form of a path, for Envoy's configuration (certificates, access logs).
+    fn absolute(&self, path: &str) -> String;
+
+    /// Checks a plugin's code together with one effective configuration by really loading it, its
+    /// `on_configure` included. Called once for each different pair. Problems with an empty `file` are
+    /// placed where the configuration is written.
+    fn try_plugin(
+        &self,
+        _entry: &PluginEntry,
+        _config: &serde_json::Value,
+    ) -> Result<(), Vec<Problem>> {
+        Ok(())
+    }
+}
+
+/// What came of compiling.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Compiled {
+    /// The plan, when there is no problem.
+    pub plan: Option<Plan>,
+    /// All problems, by file, line and column.
+    pub problems: Vec<Problem>,
+    /// Every path whose change can change the outcome: files that were read, folders of plugins and of
+    /// `include` patterns, files that are missing. Sorted.
+    pub files: Vec<String>,
+}
+
+/// Compiles the file at `path`, with everything that it includes.
+pub fn compile(path: &str, loader: &dyn Loader) -> Compiled {
+    let mut context = Context::new(loader);
+    let sources = files::read_all(&mut context, path);
+    let gateway = gateway::build(&mut context, &sources);
+    let upstreams = upstreams::build(&mut context, &sources);
+    let plugins = plugins::load(&mut context, &sources);
+    let projects = projects::build(&mut context, &sources, &upstreams);
+    let scoped = scopes::build(&mut context, gateway, &plugins, projects);
+
+    let Context {
+        mut problems,
+        mut files,
+        ..
+    } = context;
+    problems.sort();
+    problems.dedup();
+    files.sort();
+    files.dedup();
+    let plan = match scoped {
+        Some((gateway, filter, projects)) if problems.is_empty() => Some(Plan {
+            listeners: gateway.listeners,
+            admin: gateway.admin,
+            access_log: gateway.access_log,
+            body_limit: gateway.body_limit,
+            workers: gateway.workers,
+            filter,
+            uses: gateway.uses,
+            projects,
+            upstreams: upstreams.built,
+        }),
+        _ => None,
+    };
+    Compiled {
+        plan,
+        problems,
+        files,
+    }
+}
+
+/// What all parts of the compiler share.
+struct Context<'a> {
+    loader: &'a dyn Loader,
+    problems: Vec<Problem>,
+    files: Vec<String>,
+}
+
+/// One of the files, for problems and relative paths.
+#[derive(Debug, Clone)]
+struct Origin {
+    file: Arc<str>,
+}
+
+impl<'a> Context<'a> {
+    fn new(loader: &'a dyn Loader) -> Self {
+        Self {
+            loader,
+            problems: Vec::new(),
+            files: Vec::new(),
+        }
+    }
+
+    fn problem(
+        &mut self,
+        origin: &Origin,
+        location: Location,
+        message: impl Into<String>,
+        mend: impl Into<String>,
+    ) {
+        let mend = mend.into();
+        self.problems.push(Problem {
+            file: origin.file.to_string(),
+            line: location.line,
+            column: location.column,
+            message: message.into(),
+            mend: (!mend.is_empty()).then_some(mend),
+        });
+    }
+
+    /// The value of a key that has to be there; tells when it is not.
+    fn required<'f, T>(
+        &mut self,
+        origin: &Origin,
+        owner: Location,
+        what: &str,
+        key: &str,
+        field: &'f Field<T>,
+    ) -> Option<&'f Located<T>> {
+        if field.is_missing() {
+            self.problem(
+                origin,
+                owner,
+                format!("{what} has no `{key}`"),
+                format!("add `{key}:`"),
+            );
+        }
+        field.get()
+    }
+
+    /// A PEM file that `text` names: it has to be there and to look like one. The result is its
+    /// absolute path.
+    fn pem_file(&mut self, origin: &Origin, text: &Located<crate::model::Text>) -> String {
+        let path = origin.join(&text.value.0);
+        match self.loader.read(&path) {
+            Ok(content) if content.contains("-----BEGIN ") => {}
+            Ok(_) => self.problem(
+                origin,
+                text.location,
+                format!("`{path}` is no PEM file"),
+                "name a file with a line `-----BEGIN ...-----`",
+            ),
+            Err(why) => self.problem(
+                origin,
+                text.location,
+                format!("`{path}` cannot be read: {why}"),
+                "paths are relative to the file that names them",
+            ),
+        }
+        let absolute = self.loader.absolute(&path);
+        self.files.push(path);
+        absolute
+    }
+}
+
+impl Origin {
+    fn new(file: &str) -> Self {
+        Self { file: file.into() }
+    }
+
+    /// `path`, which this file names, as the user would name it.
+    fn join(&self, path: &str) -> String {
+        if path.starts_with('/') {
+            return path.to_owned();
+        }
+        let path = path.trim_start_matches("./");
+        match self.file.rsplit_once('/') {
+            Some((folder, _)) => format!("{folder}/{path}"),
+            None => path.to_owned(),
+        }
+    }
+}
+
+/// How many names a problem lists at most.
+const SHOWN: usize = 8;
+
+/// "did you mean" for a name that is not declared, or all that are.
+fn known_names<'n>(
+    word: &str,
+    names: impl Iterator<Item = &'n str> + Clone,
+    declare: &str,
+) -> String {
+    if let Some(near) = outrider_yaml::suggest(word, names.clone()) {
+        return format!("did you mean `{near}`?");
+    }
+    let mut listed: Vec<String> = names
+        .clone()
+        .take(SHOWN)
+        .map(|name| format!("`{name}`"))
+        .collect();
+    if names.count() > SHOWN {
+        listed.push("...".to_owned());
+    }
+    if listed.is_empty() {
+        format!("declare it under `{declare}`")
+    } else {
+        format!(
+            "declare it under `{declare}`, or use one of {}",
+            listed.join(", ")
+        )
+    }
+}

@@ -1,0 +1,136 @@
+//! The files: the one that the user names, and what it includes.
+
+use outrider_plugin_formats::Problem;
+use outrider_yaml::{Document, Field};
+
+use super::{Context, Origin};
+use crate::model::File;
+
+/// A file as far as it could be read.
+pub(super) struct Source {
+    pub(super) origin: Origin,
+    pub(super) file: File,
+    pub(super) place: Place,
+}
+
+/// Where a file stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Place {
+    /// The file that the user named.
+    First,
+    /// Included by it.
+    Included,
+}
+
+pub(super) fn read_all(context: &mut Context<'_>, path: &str) -> Vec<Source> {
+    let mut sources = Vec::new();
+    let Some(first) = read(context, path, Place::First) else {
+        return sources;
+    };
+    let origin = first.origin.clone();
+    let includes = include_paths(context, &first);
+    sources.push(first);
+    let mut seen = vec![context.loader.absolute(path)];
+    for (location, path) in includes {
+        let absolute = context.loader.absolute(&path);
+        if seen.contains(&absolute) {
+            context.problem(
+                &origin,
+                location,
+                format!("`{path}` is included twice, or includes itself"),
+                "name each file once",
+            );
+            continue;
+        }
+        seen.push(absolute);
+        sources.extend(read(context, &path, Place::Included));
+    }
+    sources
+}
+
+fn include_paths(
+    context: &mut Context<'_>,
+    first: &Source,
+) -> Vec<(outrider_yaml::Location, String)> {
+    let mut paths = Vec::new();
+    let includes = first.file.include.value().into_iter().flatten();
+    for include in includes.filter_map(Field::get) {
+        let pattern = first.origin.join(&include.value.0);
+        let Some(wildcard) = pattern.find(['*', '?', '[']) else {
+            paths.push((include.location, pattern));
+            continue;
+        };
+        // A new file in that folder changes the outcome.
+        let (before, _) = pattern.split_at(wildcard);
+        let folder = before.rsplit_once('/').map_or(".", |(folder, _)| folder);
+        context.files.push(folder.to_owned());
+        match context.loader.matching(&pattern) {
+            Ok(matching) => paths.extend(matching.into_iter().map(|path| (include.location, path))),
+            Err(why) => context.problem(
+                &first.origin,
+                include.location,
+                format!("`{pattern}` cannot be searched: {why}"),
+                "use `*` for any name within one folder",
+            ),
+        }
+    }
+    paths
+}
+
+fn read(context: &mut Context<'_>, path: &str, place: Place) -> Option<Source> {
+    context.files.push(path.to_owned());
+    let text = match context.loader.read(path) {
+        Ok(text) => text,
+        Err(why) => {
+            context.problems.push(Problem {
+                file: path.to_owned(),
+                line: 0,
+                column: 0,
+                message: format!("the file cannot be read: {why}"),
+                mend: None,
+            });
+            return None;
+        }
+    };
+    let document = match Document::parse(path, &text) {
+        Ok(document) => document,
+        Err(problems) => {
+            context.problems.extend(problems);
+            return None;
+        }
+    };
+    let (file, problems) = document.read_what_can_be::<File>();
+    context.problems.extend(problems);
+    let source = Source {
+        origin: Origin::new(path),
+        file: file?,
+        place,
+    };
+    match place {
+        Place::First => {
+            context.required(
+                &source.origin,
+                document.root.location,
+                "the file",
+                "gateway",
+                &source.file.gateway,
+            );
+        }
+        Place::Included => {
+            for (key, location) in [
+                ("gateway", source.file.gateway.location()),
+                ("include", source.file.include.location()),
+            ] {
+                if let Some(location) = location {
+                    context.problem(
+                        &source.origin,
+                        location,
+                        format!("an included file has a `{key}`"),
+                        format!("move `{key}` to the first file"),
+                    );
+                }
+            }
+        }
+    }
+    Some(source)
+}

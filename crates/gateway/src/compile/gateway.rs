@@ -1,0 +1,223 @@
+//! `gateway`: listeners and what holds for all.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+
+use outrider_yaml::{Field, Located, Shape};
+
+use super::files::{Place, Source};
+use super::{Context, Origin, scopes};
+use crate::model::{self, Protocol};
+use crate::plan::{AccessLog, Certificate, Listener, Protocols, Use};
+
+const DEFAULT_BODY_LIMIT: u32 = 1024 * 1024;
+
+/// One request's line: when, what, how it ended and why, sizes, times, who, where to.
+const DEFAULT_FORMAT: &str = "[%START_TIME%] \"%REQ(:METHOD)% %REQ(X-ENVOY-ORIGINAL-PATH?:PATH)% %PROTOCOL%\" \
+%RESPONSE_CODE% %RESPONSE_FLAGS% %RESPONSE_CODE_DETAILS% %BYTES_RECEIVED% %BYTES_SENT% %DURATION%ms \
+\"%REQ(:AUTHORITY)%\" \"%REQ(USER-AGENT)%\" %REQ(X-REQUEST-ID)% %DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT% \
+%UPSTREAM_CLUSTER% %UPSTREAM_HOST%\n";
+
+/// The gateway's own part of the plan.
+#[derive(Default)]
+pub(super) struct Built {
+    pub(super) listeners: Vec<Listener>,
+    pub(super) admin: Option<SocketAddr>,
+    pub(super) access_log: Option<AccessLog>,
+    pub(super) body_limit: u32,
+    pub(super) workers: Option<u32>,
+    pub(super) uses: Vec<Use>,
+}
+
+pub(super) fn build(context: &mut Context<'_>, sources: &[Source]) -> Built {
+    let Some((origin, gateway)) = sources
+        .iter()
+        .filter(|source| source.place == Place::First)
+        .find_map(|source| Some((&source.origin, source.file.gateway.get()?)))
+    else {
+        return Built::default();
+    };
+    let uses = scopes::read_uses(context, origin, &gateway.value.uses);
+    let gateway_value = &gateway.value;
+    let listeners = listeners(context, origin, gateway);
+    let admin = gateway_value.admin.get().map(|admin| {
+        for listener in &listeners {
+            if listener.address == admin.value.0 && admin.value.0.port() != 0 {
+                context.problem(
+                    origin,
+                    admin.location,
+                    format!(
+                        "the admin interface has the address of the listener `{}`",
+                        listener.name
+                    ),
+                    "choose another port for one of them",
+                );
+            }
+        }
+        admin.value.0
+    });
+    Built {
+        admin,
+        access_log: access_log(context, origin, gateway_value),
+        body_limit: gateway_value
+            .body_limit
+            .value()
+            .map_or(DEFAULT_BODY_LIMIT, |size| size.0),
+        workers: gateway_value.workers.value().map(|workers| workers.0),
+        listeners,
+        uses,
+    }
+}
+
+fn access_log(
+    context: &Context<'_>,
+    origin: &Origin,
+    gateway: &model::Gateway,
+) -> Option<AccessLog> {
+    let (target, format) = match gateway.access_log.value()? {
+        Shape::Text(word) if word.0 == "off" => return None,
+        Shape::Text(word) => (&word.0, None),
+        Shape::Mapping(log) => (&log.path.value()?.0, log.format.value()),
+    };
+    let format = match format {
+        None => DEFAULT_FORMAT.to_owned(),
+        Some(format) if format.0.ends_with('\n') => format.0.clone(),
+        Some(format) => format!("{}\n", format.0),
+    };
+    Some(AccessLog {
+        path: (target != "stdout").then(|| context.loader.absolute(&origin.join(target))),
+        format,
+    })
+}
+
+fn listeners(
+    context: &mut Context<'_>,
+    origin: &Origin,
+    gateway: &Located<model::Gateway>,
+) -> Vec<Listener> {
+    if let Some(Shape::Mapping(log)) = gateway.value.access_log.value() {
+        let owner = gateway.value.access_log.location().unwrap_or_default();
+        context.required(origin, owner, "the access log", "path", &log.path);
+    }
+    let Some(list) = context.required(
+        origin,
+        gateway.location,
+        "the gateway",
+        "listeners",
+        &gateway.value.listeners,
+    ) else {
+        return Vec::new();
+    };
+    if list.value.is_empty() {
+        context.problem(
+            origin,
+            list.location,
+            "the gateway has no listener",
+            "add one: `- address: 127.0.0.1:8080`",
+        );
+    }
+    let mut names: BTreeMap<String, usize> = BTreeMap::new();
+    let mut addresses: BTreeMap<SocketAddr, usize> = BTreeMap::new();
+    let mut listeners = Vec::new();
+    for (index, listener) in list.value.iter().enumerate() {
+        let Some(listener) = listener.get() else {
+            continue;
+        };
+        let (name, place) = match listener.value.name.get() {
+            Some(name) => (name.value.0.clone(), name.location),
+            None => (format!("listener-{index}"), listener.location),
+        };
+        if let Some(line) = names.insert(name.clone(), place.line) {
+            context.problem(
+                origin,
+                place,
+                format!("two listeners have the name `{name}`, the other is on line {line}"),
+                "give one of them another name",
+            );
+        }
+        let address = context.required(
+            origin,
+            listener.location,
+            "the listener",
+            "address",
+            &listener.value.address,
+        );
+        if let Some(address) = address
+            && address.value.0.port() != 0
+            && let Some(line) = addresses.insert(address.value.0, address.location.line)
+        {
+            context.problem(
+                origin,
+                address.location,
+                format!(
+                    "two listeners have the address {}, the other is on line {line}",
+                    address.value.0
+                ),
+                "choose another port for one of them",
+            );
+        }
+        let tls = listener.value.tls.get().and_then(|tls| {
+            let what = "the listener's `tls`";
+            let certificate = context.required(
+                origin,
+                tls.location,
+                what,
+                "certificate",
+                &tls.value.certificate,
+            );
+            let private_key = context.required(
+                origin,
+                tls.location,
+                what,
+                "private_key",
+                &tls.value.private_key,
+            );
+            Some(Certificate {
+                certificate: context.pem_file(origin, certificate?),
+                private_key: context.pem_file(origin, private_key?),
+            })
+        });
+        let protocols = protocols(context, origin, &listener.value.protocols);
+        if let Some(address) = address {
+            listeners.push(Listener {
+                name,
+                address: address.value.0,
+                tls,
+                protocols,
+            });
+        }
+    }
+    listeners
+}
+
+fn protocols(
+    context: &mut Context<'_>,
+    origin: &Origin,
+    field: &Field<Vec<Field<Protocol>>>,
+) -> Protocols {
+    let Some(list) = field.get() else {
+        return Protocols::Both;
+    };
+    let has = |wanted: Protocol| {
+        list.value
+            .iter()
+            .filter_map(Field::value)
+            .any(|protocol| *protocol == wanted)
+    };
+    match (has(Protocol::Http1), has(Protocol::Http2)) {
+        (true, false) => Protocols::Http1,
+        (false, true) => Protocols::Http2,
+        (true, true) => Protocols::Both,
+        (false, false) => {
+            if list.value.is_empty() {
+                context.problem(
+                    origin,
+                    list.location,
+                    "the listener serves no protocol",
+                    "write `http1`, `http2`, or both; or remove the key",
+                );
+            }
+            Protocols::Both
+        }
+    }
+}

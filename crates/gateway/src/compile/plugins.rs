@@ -1,0 +1,188 @@
+//! `plugins`: each is loaded, and what the file says overrides what its manifest says.
+
+use std::collections::BTreeMap;
+
+use outrider_plugin_formats::{
+    Budgets, Cause, FailureAction, FailurePolicy, PluginEntry, PluginSource,
+};
+use outrider_yaml::{Field, Located, Location, Shape};
+
+use super::files::Source;
+use super::schema_check::Checker;
+use super::{Context, Origin};
+use crate::model::{self, FailureForm, text};
+
+/// A plugin that is declared.
+pub(super) struct Declared {
+    pub(super) origin: Origin,
+    /// Of its name.
+    pub(super) location: Location,
+    /// None where it could not be loaded; that has been told.
+    pub(super) loaded: Option<Loaded>,
+}
+
+/// A plugin that was loaded.
+pub(super) struct Loaded {
+    /// Turned off and without configuration, until the scopes are known.
+    pub(super) entry: PluginEntry,
+    pub(super) checker: Option<Checker>,
+}
+
+pub(super) type Plugins = BTreeMap<String, Declared>;
+
+pub(super) fn load(context: &mut Context<'_>, sources: &[Source]) -> Plugins {
+    let mut plugins = Plugins::new();
+    for source in sources {
+        let origin = &source.origin;
+        let Some(entries) = source.file.plugins.value() else {
+            continue;
+        };
+        for (name, plugin) in &entries.0 {
+            if let Err(complaint) = text::plugin_name(&name.value) {
+                let (message, mend) = complaint.split_once("; ").unwrap_or((&complaint, ""));
+                context.problem(origin, name.location, message, mend);
+            }
+            if let Some(first) = plugins.get(&name.value) {
+                let message = format!(
+                    "two plugins have the name `{}`, the other is at {}:{}",
+                    name.value, first.origin.file, first.location.line
+                );
+                context.problem(
+                    origin,
+                    name.location,
+                    message,
+                    "give one of them another name",
+                );
+                continue;
+            }
+            let loaded = plugin
+                .get()
+                .and_then(|plugin| one(context, origin, name, &plugin.value));
+            plugins.insert(
+                name.value.clone(),
+                Declared {
+                    origin: origin.clone(),
+                    location: name.location,
+                    loaded,
+                },
+            );
+        }
+    }
+    plugins
+}
+
+fn one(
+    context: &mut Context<'_>,
+    origin: &Origin,
+    name: &Located<String>,
+    plugin: &model::Plugin,
+) -> Option<Loaded> {
+    let what = format!("the plugin `{}`", name.value);
+    let source = context.required(origin, name.location, &what, "source", &plugin.source)?;
+    let path = origin.join(&source.value.0);
+    context.files.push(path.clone());
+    let package = match context.loader.plugin(&path) {
+        Ok(package) => package,
+        Err(problems) => {
+            for mut problem in problems {
+                if problem.file.is_empty() || (problem.file == path && problem.line == 0) {
+                    // The source itself is at fault, and this file names it.
+                    problem.file = origin.file.to_string();
+                    problem.line = source.location.line;
+                    problem.column = source.location.column;
+                }
+                context.problems.push(problem);
+            }
+            return None;
+        }
+    };
+    if package.folder != path {
+        context.files.push(package.folder.clone());
+    }
+    let checker = match package.schema.as_ref().map(Checker::new) {
+        None => None,
+        Some(Ok(checker)) => Some(checker),
+        Some(Err(why)) => {
+            context.problem(
+                origin,
+                source.location,
+                format!("the `config.schema.json` of {what} is no JSON Schema: {why}"),
+                "mend it in the plugin's folder",
+            );
+            return None;
+        }
+    };
+    let manifest = package.manifest;
+    Some(Loaded {
+        entry: PluginEntry {
+            name: name.value.clone(),
+            runtime: manifest.runtime,
+            digest: package.digest,
+            source: PluginSource::Inline(package.files),
+            entry: manifest.entry.unwrap_or_else(|| "main.lua".to_owned()),
+            group: plugin.group.value().copied().unwrap_or(manifest.group),
+            priority: plugin
+                .priority
+                .value()
+                .copied()
+                .unwrap_or(manifest.priority),
+            body: manifest.body,
+            failure_policy: failure_policy(&plugin.failure_policy)
+                .or(manifest.failure_policy)
+                .unwrap_or_default(),
+            budgets: budgets(plugin.budgets.value(), manifest.budgets.unwrap_or_default()),
+            schema: package.schema,
+            enabled: false,
+            config: None,
+        },
+        checker,
+    })
+}
+
+fn failure_policy(field: &Field<Shape<FailureAction, FailureForm>>) -> Option<FailurePolicy> {
+    Some(match field.value()? {
+        Shape::Text(word) => FailurePolicy {
+            default: *word,
+            ..FailurePolicy::default()
+        },
+        Shape::Mapping(form) => {
+            let unwritten = FailurePolicy::default();
+            let causes = form.causes.value().map(|causes| {
+                [
+                    (Cause::Error, &causes.error),
+                    (Cause::Time, &causes.time),
+                    (Cause::Memory, &causes.memory),
+                    (Cause::Unavailable, &causes.unavailable),
+                ]
+                .into_iter()
+                .filter_map(|(cause, action)| Some((cause, *action.value()?)))
+                .collect()
+            });
+            FailurePolicy {
+                default: form.default.value().copied().unwrap_or(unwritten.default),
+                status: form
+                    .status
+                    .value()
+                    .and_then(|status| u16::try_from(status.0).ok())
+                    .unwrap_or(unwritten.status),
+                causes: causes.unwrap_or_default(),
+            }
+        }
+    })
+}
+
+fn budgets(form: Option<&model::BudgetsForm>, otherwise: Budgets) -> Budgets {
+    let Some(form) = form else {
+        return otherwise;
+    };
+    Budgets {
+        time_ms: form
+            .time_ms
+            .value()
+            .map_or(otherwise.time_ms, |number| number.0),
+        memory_mib: form
+            .memory_mib
+            .value()
+            .map_or(otherwise.memory_mib, |number| number.0),
+    }
+}

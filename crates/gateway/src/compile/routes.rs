@@ -1,0 +1,607 @@
+//! One route: what it matches, and what it does.
+
+use outrider_yaml::{Entries, Field, Located, Location};
+
+use super::projects::Route;
+use super::upstreams::Upstreams;
+use super::{Context, Origin, known_names, scopes};
+use crate::model::{self, RetryOn, Scheme, Target, text};
+use crate::plan::{
+    Action, Condition, Forward, Match, PathMatch, Redirect, Respond, Retries, ValueMatch,
+};
+
+/// Envoy holds each fixed body in memory, for good.
+pub(crate) const LONGEST_BODY: usize = 64 * 1024;
+
+pub(super) fn build(
+    context: &mut Context<'_>,
+    origin: &Origin,
+    index: usize,
+    route: &Located<model::Route>,
+    upstreams: &Upstreams,
+) -> Route {
+    let Located {
+        location,
+        value: route,
+    } = route;
+    let (name, place) = match route.name.get() {
+        Some(name) => (name.value.0.clone(), name.location),
+        None => (format!("route-{index}"), *location),
+    };
+    let what = format!("the route `{name}`");
+    let matches = context
+        .required(origin, *location, &what, "match", &route.matches)
+        .and_then(|matches| self::matches(context, origin, matches));
+    Route {
+        action: action(context, origin, *location, &what, route, upstreams),
+        uses: scopes::read_uses(context, origin, &route.uses),
+        name,
+        location: place,
+        matches,
+    }
+}
+
+/// Tells when not exactly one of `fields` is there. True: exactly one is.
+fn exactly_one(
+    context: &mut Context<'_>,
+    origin: &Origin,
+    owner: Location,
+    what: &str,
+    fields: &[(&str, Option<Location>)],
+) -> bool {
+    let all = fields
+        .iter()
+        .map(|(key, _)| format!("`{key}`"))
+        .collect::<Vec<_>>()
+        .join(", ");
+    let mut given = fields
+        .iter()
+        .filter_map(|(key, location)| Some((key, (*location)?)));
+    let Some((first, _)) = given.next() else {
+        context.problem(
+            origin,
+            owner,
+            format!("{what} has none of {all}"),
+            "add exactly one of them",
+        );
+        return false;
+    };
+    let mut one = true;
+    for (key, location) in given {
+        one = false;
+        context.problem(
+            origin,
+            location,
+            format!("{what} has both `{first}` and `{key}`"),
+            "keep one of them",
+        );
+    }
+    one
+}
+
+fn matches(
+    context: &mut Context<'_>,
+    origin: &Origin,
+    matches: &Located<model::Match>,
+) -> Option<Match> {
+    let value = &matches.value;
+    let one = exactly_one(
+        context,
+        origin,
+        matches.location,
+        "the route's `match`",
+        &[
+            ("path", value.path.location()),
+            ("prefix", value.prefix.location()),
+            ("regex", value.regex.location()),
+        ],
+    );
+    for (key, field) in [("path", &value.path), ("prefix", &value.prefix)] {
+        if let Some(path) = field.get()
+            && path.value.0.contains('?')
+        {
+            context.problem(
+                origin,
+                path.location,
+                format!("the `{key}` holds a `?`, and paths are compared without the query"),
+                "put conditions on the query under `query:`",
+            );
+        }
+    }
+    let mut methods: Vec<String> = Vec::new();
+    if let Some(list) = value.methods.get() {
+        if list.value.is_empty() {
+            context.problem(
+                origin,
+                list.location,
+                "this list of methods is empty",
+                "name a method, or remove the key for any method",
+            );
+        }
+        for method in list.value.iter().filter_map(Field::get) {
+            if methods.contains(&method.value.0) {
+                context.problem(
+                    origin,
+                    method.location,
+                    format!("the method {} is listed twice", method.value.0),
+                    "keep one of the two",
+                );
+            } else {
+                methods.push(method.value.0.clone());
+            }
+        }
+    }
+    let headers = conditions(context, origin, "header", &value.headers);
+    let query = conditions(context, origin, "query parameter", &value.query);
+    let cookies = conditions(context, origin, "cookie", &value.cookies);
+    let path = match (
+        value.path.value(),
+        value.prefix.value(),
+        value.regex.value(),
+    ) {
+        (Some(path), _, _) => PathMatch::Exact(path.0.clone()),
+        (_, Some(prefix), _) => PathMatch::Prefix(prefix.0.clone()),
+        (_, _, Some(regex)) => PathMatch::Regex(regex.0.clone()),
+        _ => return None,
+    };
+    one.then_some(Match {
+        path,
+        methods,
+        headers,
+        query,
+        cookies,
+    })
+}
+
+/// What the three kinds of conditions have in common.
+trait ConditionForm {
+    fn name(&self) -> (&Field<impl AsRef<str>>, Option<String>);
+    fn value(&self) -> Option<ValueMatch>;
+    fn given(&self) -> [(&'static str, Option<Location>); 6];
+    fn invert(&self) -> bool;
+}
+
+macro_rules! condition_form {
+    ($($form:ident: $invert:expr;)*) => {
+        $(impl ConditionForm for model::$form {
+            fn name(&self) -> (&Field<impl AsRef<str>>, Option<String>) {
+                (&self.name, self.name.value().map(|name| name.0.clone()))
+            }
+
+            fn value(&self) -> Option<ValueMatch> {
+                let text = |field: &Field<model::Text>| field.value().map(|text| text.0.clone());
+                None.or_else(|| self.exact.value().cloned().map(ValueMatch::Exact))
+                    .or_else(|| text(&self.prefix).map(ValueMatch::Prefix))
+                    .or_else(|| text(&self.suffix).map(ValueMatch::Suffix))
+                    .or_else(|| text(&self.contains).map(ValueMatch::Contains))
+                    .or_else(|| self.regex.value().map(|regex| ValueMatch::Regex(regex.0.clone())))
+                    .or_else(|| self.present.value().copied().map(ValueMatch::Present))
+            }
+
+            fn given(&self) -> [(&'static str, Option<Location>); 6] {
+                [
+                    ("exact", self.exact.location()),
+                    ("prefix", self.prefix.location()),
+                    ("suffix", self.suffix.location()),
+                    ("contains", self.contains.location()),
+                    ("regex", self.regex.location()),
+                    ("present", self.present.location()),
+                ]
+            }
+
+            fn invert(&self) -> bool {
+                let invert: fn(&Self) -> bool = $invert;
+                invert(self)
+            }
+        })*
+    };
+}
+
+condition_form! {
+    HeaderCondition: |form| form.invert.value() == Some(&true);
+    QueryCondition: |_| false;
+    CookieCondition: |form| form.invert.value() == Some(&true);
+}
+
+impl AsRef<str> for model::HeaderName {
+    fn as_ref(&self) -> &str {
+        &self.0
+    }
+}
+
+impl AsRef<str> for model::Text {
+    fn as_ref(&self) -> &str {
+        &self.0
+    }
+}
+
+fn conditions<F: ConditionForm>(
+    context: &mut Context<'_>,
+    origin: &Origin,
+    kind: &str,
+    field: &Field<Vec<Field<F>>>,
+) -> Vec<Condition> {
+    let mut conditions = Vec::new();
+    for form in field.value().into_iter().flatten().filter_map(Field::get) {
+        let what = format!("the condition on a {kind}");
+        let (field, name) = form.value.name();
+        context.required(origin, form.location, &what, "name", field);
+        exactly_one(context, origin, form.location, &what, &form.value.given());
+        if let (Some(name), Some(value)) = (name, form.value.value()) {
+            // Not there, inverted, is there.
+            let (value, invert) = match (value, form.value.invert()) {
+                (ValueMatch::Present(present), invert) => {
+                    (ValueMatch::Present(present != invert), false)
+                }
+                other => other,
+            };
+            conditions.push(Condition {
+                name,
+                value,
+                invert,
+            });
+        }
+    }
+    conditions
+}
+
+fn action(
+    context: &mut Context<'_>,
+    origin: &Origin,
+    owner: Location,
+    what: &str,
+    route: &model::Route,
+    upstreams: &Upstreams,
+) -> Option<Action> {
+    exactly_one(
+        context,
+        origin,
+        owner,
+        what,
+        &[
+            ("to", route.to.location()),
+            ("redirect", route.redirect.location()),
+            ("respond", route.respond.location()),
+        ],
+    );
+    if route.to.is_missing() {
+        for (key, location) in [
+            ("rewrite_prefix", route.rewrite_prefix.location()),
+            ("timeout", route.timeout.location()),
+            ("retries", route.retries.location()),
+        ] {
+            if let Some(location) = location
+                && !(route.redirect.is_missing() && route.respond.is_missing())
+            {
+                context.problem(
+                    origin,
+                    location,
+                    format!("{what} has `{key}` without `to`"),
+                    format!("remove `{key}`, it says how requests are sent to an upstream"),
+                );
+            }
+        }
+    }
+    if let Some(location) = route.rewrite_prefix.location() {
+        needs_prefix(context, origin, location, "rewrite_prefix", route);
+    }
+    let retries = route
+        .retries
+        .get()
+        .and_then(|retries| self::retries(context, origin, retries));
+    let targets = route
+        .to
+        .get()
+        .map(|target| targets(context, origin, target, upstreams));
+    let redirect = route
+        .redirect
+        .get()
+        .map(|redirect| self::redirect(context, origin, redirect, route));
+    let respond = route
+        .respond
+        .get()
+        .and_then(|respond| self::respond(context, origin, respond));
+    if let Some(to) = targets {
+        return Some(Action::Forward(Forward {
+            to,
+            rewrite_prefix: route.rewrite_prefix.value().map(|path| path.0.clone()),
+            timeout: route.timeout.value().map(|timeout| timeout.0),
+            retries,
+        }));
+    }
+    redirect
+        .map(Action::Redirect)
+        .or(respond.map(Action::Respond))
+}
+
+/// Only a path or its beginning can be replaced: a regular expression says no place.
+fn needs_prefix(
+    context: &mut Context<'_>,
+    origin: &Origin,
+    location: Location,
+    key: &str,
+    route: &model::Route,
+) {
+    let Some(matches) = route.matches.value() else {
+        return;
+    };
+    if matches.path.is_missing() && matches.prefix.is_missing() && !matches.regex.is_missing() {
+        context.problem(
+            origin,
+            location,
+            format!("`{key}` replaces what `match.prefix` or `match.path` matched, and the route has neither"),
+            "match by `prefix` or `path`",
+        );
+    }
+}
+
+fn targets(
+    context: &mut Context<'_>,
+    origin: &Origin,
+    target: &Located<Target>,
+    upstreams: &Upstreams,
+) -> Vec<(String, u32)> {
+    let mut targets: Vec<(String, u32)> = Vec::new();
+    let known = |context: &mut Context<'_>, location: Location, name: &str| {
+        if !upstreams.names.contains(name) {
+            let names = upstreams.names.iter().map(String::as_str);
+            context.problem(
+                origin,
+                location,
+                format!("there is no upstream `{name}`"),
+                known_names(name, names, "upstreams"),
+            );
+        }
+    };
+    match &target.value {
+        Target::Text(name) => {
+            known(context, target.location, &name.0);
+            targets.push((name.0.clone(), 1));
+        }
+        Target::List(list) => {
+            let mut complete = true;
+            for share in list {
+                let Some(share) = share.get() else {
+                    complete = false;
+                    continue;
+                };
+                let what = "the weighted upstream";
+                let upstream = context.required(
+                    origin,
+                    share.location,
+                    what,
+                    "upstream",
+                    &share.value.upstream,
+                );
+                let weight =
+                    context.required(origin, share.location, what, "weight", &share.value.weight);
+                let (Some(upstream), Some(weight)) = (upstream, weight) else {
+                    complete = false;
+                    continue;
+                };
+                let name = &upstream.value.0;
+                known(context, upstream.location, name);
+                if targets.iter().any(|(other, _)| other == name) {
+                    context.problem(
+                        origin,
+                        upstream.location,
+                        format!("the upstream `{name}` is listed twice"),
+                        "add up its weights",
+                    );
+                }
+                targets.push((name.clone(), weight.value.0));
+            }
+            if complete && targets.iter().all(|(_, weight)| *weight == 0) {
+                context.problem(
+                    origin,
+                    target.location,
+                    "no upstream of this list has a weight above zero",
+                    "give one of them a weight above zero",
+                );
+            }
+        }
+    }
+    targets
+}
+
+fn retries(
+    context: &mut Context<'_>,
+    origin: &Origin,
+    retries: &Located<model::Retries>,
+) -> Option<Retries> {
+    let on = context.required(
+        origin,
+        retries.location,
+        "`retries`",
+        "on",
+        &retries.value.on,
+    )?;
+    if on.value.is_empty() {
+        context.problem(
+            origin,
+            on.location,
+            "`retries` has no reason to retry",
+            "name one: `[5xx, reset, connect-failure]`",
+        );
+    }
+    if let Some(timeout) = retries.value.per_try_timeout.get()
+        && timeout.value.0 == 0
+    {
+        context.problem(
+            origin,
+            timeout.location,
+            "`per_try_timeout` is zero",
+            "write a duration above zero, or remove the key",
+        );
+    }
+    Some(Retries {
+        attempts: retries
+            .value
+            .attempts
+            .value()
+            .map_or(1, |attempts| attempts.0),
+        on: on
+            .value
+            .iter()
+            .filter_map(Field::value)
+            .map(|on| match on {
+                RetryOn::FiveXx => "5xx",
+                RetryOn::GatewayError => "gateway-error",
+                RetryOn::Reset => "reset",
+                RetryOn::ConnectFailure => "connect-failure",
+                RetryOn::RefusedStream => "refused-stream",
+                RetryOn::Retriable4xx => "retriable-4xx",
+            })
+            .collect(),
+        per_try_timeout: retries.value.per_try_timeout.value().map(|time| time.0),
+    })
+}
+
+fn redirect(
+    context: &mut Context<'_>,
+    origin: &Origin,
+    redirect: &Located<model::Redirect>,
+    route: &model::Route,
+) -> Redirect {
+    let value = &redirect.value;
+    let missing = value.scheme.is_missing()
+        && value.host.is_missing()
+        && value.port.is_missing()
+        && value.path.is_missing()
+        && value.prefix.is_missing();
+    if missing {
+        context.problem(
+            origin,
+            redirect.location,
+            "the redirect leads to where the request came",
+            "add one of `scheme`, `host`, `port`, `path`, `prefix`",
+        );
+    }
+    if let (false, Some(location)) = (value.path.is_missing(), value.prefix.location()) {
+        context.problem(
+            origin,
+            location,
+            "the redirect has both `path` and `prefix`",
+            "keep one of them",
+        );
+    }
+    if let Some(location) = value.prefix.location() {
+        needs_prefix(context, origin, location, "prefix", route);
+    }
+    let status = match value.status.get() {
+        None => 301,
+        Some(status) => {
+            if !matches!(status.value, 301 | 302 | 303 | 307 | 308) {
+                context.problem(
+                    origin,
+                    status.location,
+                    format!("a redirect cannot have status {}", status.value),
+                    "write 301, 302, 303, 307 or 308",
+                );
+            }
+            status.value
+        }
+    };
+    if let Some(host) = value.host.get()
+        && host.value.0.contains(['/', ':', '?', '#', ' '])
+    {
+        context.problem(
+            origin,
+            host.location,
+            format!("`{}` is no host", host.value.0),
+            "write the host alone; `scheme`, `port` and `path` are keys of their own",
+        );
+    }
+    Redirect {
+        scheme: value.scheme.value().map(|scheme| match scheme {
+            Scheme::Http => "http",
+            Scheme::Https => "https",
+        }),
+        host: value.host.value().map(|host| host.0.clone()),
+        port: value.port.value().map(|port| port.0),
+        path: value.path.value().map(|path| path.0.clone()),
+        prefix: value.prefix.value().map(|prefix| prefix.0.clone()),
+        status,
+    }
+}
+
+fn respond(
+    context: &mut Context<'_>,
+    origin: &Origin,
+    respond: &Located<model::Respond>,
+) -> Option<Respond> {
+    let value = &respond.value;
+    if let Some(body) = value.body.get()
+        && body.value.len() > LONGEST_BODY
+    {
+        context.problem(
+            origin,
+            body.location,
+            format!(
+                "the body has {} bytes, and at most {LONGEST_BODY} may be given here",
+                body.value.len()
+            ),
+            "serve it from an upstream",
+        );
+    }
+    let headers = value
+        .headers
+        .value()
+        .map(|headers| self::headers(context, origin, headers))
+        .unwrap_or_default();
+    let status = context.required(
+        origin,
+        respond.location,
+        "`respond`",
+        "status",
+        &value.status,
+    )?;
+    Some(Respond {
+        status: status.value.0,
+        body: value.body.value().cloned(),
+        headers,
+    })
+}
+
+fn headers(
+    context: &mut Context<'_>,
+    origin: &Origin,
+    entries: &Entries<Field<String>>,
+) -> Vec<(String, String)> {
+    let mut headers: Vec<(String, String)> = Vec::new();
+    for (name, value) in &entries.0 {
+        let lower = match text::header_name(&name.value) {
+            Ok(lower) => lower,
+            Err(complaint) => {
+                let (message, mend) = complaint.split_once("; ").unwrap_or((&complaint, ""));
+                context.problem(origin, name.location, message, mend);
+                continue;
+            }
+        };
+        if headers.iter().any(|(other, _)| *other == lower) {
+            context.problem(
+                origin,
+                name.location,
+                format!("the header `{lower}` is here twice, letter case counts for nothing"),
+                "keep one of the two",
+            );
+        }
+        let Some(value) = value.get() else {
+            continue;
+        };
+        if value
+            .value
+            .chars()
+            .any(|letter| letter.is_control() && letter != '\t')
+        {
+            context.problem(
+                origin,
+                value.location,
+                format!("the value of the header `{lower}` holds a line break or another control character"),
+                "write it on one line",
+            );
+        }
+        headers.push((lower, value.value.clone()));
+    }
+    headers
+}

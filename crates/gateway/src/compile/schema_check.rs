@@ -1,0 +1,246 @@
+//! A configuration against its plugin's JSON Schema, in words and with keys.
+
+use jsonschema::error::{TypeKind, ValidationErrorKind};
+use jsonschema::{ValidationError, Validator};
+use outrider_yaml::suggest;
+use serde_json::Value;
+
+/// A compiled schema.
+pub(super) struct Checker {
+    validator: Validator,
+    /// For did-you-mean.
+    schema: Value,
+}
+
+/// One way in which a configuration does not satisfy its schema.
+pub(super) struct Violation {
+    /// Where in the configuration, a JSON pointer.
+    pub(super) pointer: String,
+    pub(super) place: Place,
+    pub(super) message: String,
+    pub(super) mend: String,
+}
+
+/// What a violation is placed at.
+pub(super) enum Place {
+    /// The value at the pointer.
+    Value,
+    /// This key of the mapping at the pointer.
+    Key(String),
+    /// The `use` item: what is missing is nowhere.
+    Item,
+}
+
+impl Checker {
+    /// The error is a sentence.
+    pub(super) fn new(schema: &Value) -> Result<Self, String> {
+        let validator = jsonschema::validator_for(schema).map_err(|error| error.to_string())?;
+        Ok(Self {
+            validator,
+            schema: schema.clone(),
+        })
+    }
+
+    pub(super) fn violations(&self, config: &Value) -> Vec<Violation> {
+        self.validator
+            .iter_errors(config)
+            .flat_map(|error| self.violation(&error))
+            .collect()
+    }
+
+    fn violation(&self, error: &ValidationError<'_>) -> Vec<Violation> {
+        let pointer = error.instance_path().as_str().to_owned();
+        let at = |place, message: String, mend: String| Violation {
+            pointer: pointer.clone(),
+            place,
+            message,
+            mend,
+        };
+        let found = short(error.instance());
+        let what = match pointer.strip_prefix('/') {
+            None => "the configuration".to_owned(),
+            Some(path) => format!(
+                "`{}`",
+                path.replace('/', ".").replace("~1", "/").replace("~0", "~")
+            ),
+        };
+        let value = |message: String, mend: &str| vec![at(Place::Value, message, mend.to_owned())];
+        match error.kind() {
+            ValidationErrorKind::AdditionalProperties { unexpected }
+            | ValidationErrorKind::UnevaluatedProperties { unexpected } => {
+                let known = self.known_keys(error);
+                unexpected
+                    .iter()
+                    .map(|key| {
+                        let mend = match suggest(key, known.iter().map(String::as_str)) {
+                            Some(near) => format!("did you mean `{near}`?"),
+                            None if known.is_empty() => "remove it".to_owned(),
+                            None => format!("known here: {}", list(known.iter())),
+                        };
+                        at(
+                            Place::Key(key.clone()),
+                            format!("unknown key `{key}`"),
+                            mend,
+                        )
+                    })
+                    .collect()
+            }
+            ValidationErrorKind::Required { property } => {
+                let key = property.as_str().unwrap_or_default();
+                let message = if pointer.is_empty() {
+                    format!("the key `{key}` is missing from its configuration")
+                } else {
+                    format!("{what} has no `{key}`")
+                };
+                let place = if pointer.is_empty() {
+                    Place::Item
+                } else {
+                    Place::Value
+                };
+                vec![at(place, message, format!("add `{key}:`"))]
+            }
+            ValidationErrorKind::Type { kind } => {
+                let expected = match kind {
+                    TypeKind::Single(kind) => type_words(kind.as_str()).to_owned(),
+                    TypeKind::Multiple(kinds) => kinds
+                        .iter()
+                        .map(|kind| type_words(kind.as_str()))
+                        .collect::<Vec<_>>()
+                        .join(" or "),
+                };
+                value(format!("{what} has to be {expected}, and is {found}"), "")
+            }
+            ValidationErrorKind::Enum { options } => {
+                let words: Vec<String> = options
+                    .as_array()
+                    .into_iter()
+                    .flatten()
+                    .map(|option| {
+                        option
+                            .as_str()
+                            .map_or_else(|| option.to_string(), str::to_owned)
+                    })
+                    .collect();
+                let near = error
+                    .instance()
+                    .as_str()
+                    .and_then(|word| suggest(word, words.iter().map(String::as_str)));
+                let mend = match near {
+                    Some(near) => format!("did you mean `{near}`?"),
+                    None => format!("write one of {}", list(words.iter())),
+                };
+                vec![at(Place::Value, format!("{what} cannot be {found}"), mend)]
+            }
+            ValidationErrorKind::Constant { expected_value } => value(
+                format!("{what} has to be {expected_value}, and is {found}"),
+                "",
+            ),
+            ValidationErrorKind::Minimum { limit } => value(
+                format!("{what} has to be {limit} or more, and is {found}"),
+                "",
+            ),
+            ValidationErrorKind::Maximum { limit } => value(
+                format!("{what} has to be {limit} or less, and is {found}"),
+                "",
+            ),
+            ValidationErrorKind::ExclusiveMinimum { limit } => value(
+                format!("{what} has to be above {limit}, and is {found}"),
+                "",
+            ),
+            ValidationErrorKind::ExclusiveMaximum { limit } => value(
+                format!("{what} has to be below {limit}, and is {found}"),
+                "",
+            ),
+            ValidationErrorKind::MinLength { limit } => value(
+                format!("{what} has to have {limit} characters or more, and is {found}"),
+                "",
+            ),
+            ValidationErrorKind::MaxLength { limit } => value(
+                format!("{what} has to have {limit} characters or fewer, and is {found}"),
+                "",
+            ),
+            ValidationErrorKind::MinItems { limit } => {
+                value(format!("{what} has to have {limit} items or more"), "")
+            }
+            ValidationErrorKind::MaxItems { limit } => {
+                value(format!("{what} has to have {limit} items or fewer"), "")
+            }
+            ValidationErrorKind::MinProperties { limit } => {
+                value(format!("{what} has to have {limit} keys or more"), "")
+            }
+            ValidationErrorKind::MaxProperties { limit } => {
+                value(format!("{what} has to have {limit} keys or fewer"), "")
+            }
+            ValidationErrorKind::Pattern { pattern } => value(
+                format!("{what} has to match `{pattern}`, and is {found}"),
+                "",
+            ),
+            ValidationErrorKind::FalseSchema => {
+                value(format!("{what} may not be here"), "remove it")
+            }
+            ValidationErrorKind::UniqueItems => {
+                value(format!("{what} has an item twice"), "keep one of the two")
+            }
+            ValidationErrorKind::AnyOf { .. } | ValidationErrorKind::OneOfNotValid { .. } => value(
+                format!("{what} has none of the forms that its `config.schema.json` allows"),
+                "see the plugin's README",
+            ),
+            ValidationErrorKind::OneOfMultipleValid { .. } => value(
+                format!(
+                    "{what} has more than one of the forms of which its `config.schema.json` allows one"
+                ),
+                "see the plugin's README",
+            ),
+            _ => value(format!("{what}: {error}"), ""),
+        }
+    }
+
+    /// The keys that the schema names beside the keyword that refused one.
+    fn known_keys(&self, error: &ValidationError<'_>) -> Vec<String> {
+        let path = error.schema_path().as_str();
+        let parent = path.rsplit_once('/').map_or("", |(parent, _)| parent);
+        self.schema
+            .pointer(parent)
+            .and_then(|schema| schema.get("properties"))
+            .and_then(Value::as_object)
+            .map(|properties| properties.keys().cloned().collect())
+            .unwrap_or_default()
+    }
+}
+
+fn list<'w>(words: impl Iterator<Item = &'w String>) -> String {
+    words
+        .map(|word| format!("`{word}`"))
+        .collect::<Vec<_>>()
+        .join(", ")
+}
+
+fn type_words(kind: &str) -> &str {
+    match kind {
+        "array" => "a list",
+        "boolean" => "`true` or `false`",
+        "integer" => "a whole number",
+        "null" => "`null`",
+        "number" => "a number",
+        "object" => "a mapping",
+        "string" => "text",
+        other => other,
+    }
+}
+
+fn short(value: &Value) -> String {
+    const LONGEST: usize = 40;
+    match value {
+        Value::Object(_) => "a mapping".to_owned(),
+        Value::Array(_) => "a list".to_owned(),
+        Value::String(text) if text.chars().count() <= LONGEST => format!("the text `{text}`"),
+        Value::String(text) => {
+            format!(
+                "the text `{}...`",
+                text.chars().take(LONGEST).collect::<String>()
+            )
+        }
+        Value::Null => "nothing".to_owned(),
+        other => other.to_string(),
+    }
+}

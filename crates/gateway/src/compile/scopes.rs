@@ -1,0 +1,458 @@
+//! Plugins at gateway, project and route: who is on where, with which configuration, and what of that
+//! each of Envoy's documents has to say.
+//!
+//! The trap: Envoy hands the module only the most specific route document, so a route's holds the
+//! project's part too, and a route that undoes what its project did needs a document that is empty.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use outrider_plugin_formats::{FORMAT, FilterConfig, PluginEntry, RouteConfig, RoutePlugin};
+use outrider_yaml::{Field, Located, Location, Node, PathSegment, Shape, Value as Tree};
+use serde_json::Value;
+
+use super::gateway::Built;
+use super::plugins::{Loaded, Plugins};
+use super::projects;
+use super::schema_check::{Place, Violation};
+use super::{Context, Origin, known_names};
+use crate::merge::{compose, merge};
+use crate::model;
+use crate::plan::{Project, Route, Switch, Use};
+
+/// A `use` list as it is written.
+type UseList = Field<Vec<Field<Shape<model::PluginName, model::Use>>>>;
+
+/// Reads one `use` list.
+pub(super) fn read_uses(context: &mut Context<'_>, origin: &Origin, list: &UseList) -> Vec<Use> {
+    let mut uses: Vec<Use> = Vec::new();
+    for item in list.value().into_iter().flatten().filter_map(Field::get) {
+        let Some(read) = read_use(context, origin, item) else {
+            continue;
+        };
+        if let Some(first) = uses.iter().find(|other| other.plugin == read.plugin) {
+            context.problem(
+                origin,
+                read.location,
+                format!(
+                    "the plugin `{}` is in this list twice, first on line {}",
+                    read.plugin, first.location.line
+                ),
+                "keep one of the two; an order of plugins is given by `group` and `priority`",
+            );
+        } else {
+            uses.push(read);
+        }
+    }
+    uses
+}
+
+fn read_use(
+    context: &mut Context<'_>,
+    origin: &Origin,
+    item: &Located<Shape<model::PluginName, model::Use>>,
+) -> Option<Use> {
+    let make = |plugin: &Located<&str>, switch, config| Use {
+        plugin: plugin.value.to_owned(),
+        switch,
+        config,
+        file: origin.file.clone(),
+        location: plugin.location,
+    };
+    let long = match &item.value {
+        Shape::Text(name) => {
+            let name = Located {
+                location: item.location,
+                value: name.0.as_str(),
+            };
+            return Some(make(&name, Switch::On, None));
+        }
+        Shape::Mapping(long) => long,
+    };
+    let name = context.required(origin, item.location, "the use", "plugin", &long.plugin);
+    let switch = match long.enabled.value() {
+        Some(false) => Switch::Off,
+        Some(true) | None => Switch::On,
+    };
+    let mut config = None;
+    if let Some(Located { location, value }) = long.config.get() {
+        if switch == Switch::Off {
+            context.problem(
+                origin,
+                *location,
+                "a plugin that is turned off here has a configuration here",
+                "remove `config`, or `enabled: false`",
+            );
+        } else if matches!(value.value, Tree::Mapping(_)) {
+            config = Some(value.clone());
+        } else {
+            context.problem(
+                origin,
+                *location,
+                format!("expected a mapping, found {}", value.describe()),
+                "write `config: {key: value}`, or remove the key",
+            );
+        }
+    }
+    let name = name?;
+    let name = Located {
+        location: name.location,
+        value: name.value.0.as_str(),
+    };
+    Some(make(&name, switch, config))
+}
+
+/// One plugin as one scope sees it.
+#[derive(Debug, Clone)]
+struct State {
+    switch: Switch,
+    /// What narrower patches apply to.
+    config: Value,
+}
+
+/// What a project or a route changes about one plugin, over the gateway.
+#[derive(Debug, Clone)]
+struct Change {
+    switch: Switch,
+    patch: Option<Value>,
+}
+
+struct Scopes<'s, 'c> {
+    context: &'s mut Context<'c>,
+    plugins: &'s Plugins,
+    /// Plugins that some scope turns on.
+    used: BTreeSet<String>,
+    /// Pairs of plugin and configuration that were tried, whatever came of it.
+    tried: BTreeSet<(String, String)>,
+}
+
+/// The gateway's own part, the module's document, and the projects; none if a part is missing, which
+/// has been told.
+pub(super) fn build(
+    context: &mut Context<'_>,
+    gateway: Built,
+    plugins: &Plugins,
+    projects: Vec<projects::Project>,
+) -> Option<(Built, FilterConfig, Vec<Project>)> {
+    let mut scopes = Scopes {
+        context,
+        plugins,
+        used: BTreeSet::new(),
+        tried: BTreeSet::new(),
+    };
+    let states = scopes.gateway(&gateway.uses);
+    let mut whole = true;
+    let mut built = Vec::new();
+    for project in projects {
+        match scopes.project(&gateway.uses, &states, project) {
+            Some(project) => built.push(project),
+            None => whole = false,
+        }
+    }
+    let filter = scopes.filter(&states);
+    whole.then_some((gateway, filter, built))
+}
+
+impl Scopes<'_, '_> {
+    fn gateway(&mut self, uses: &[Use]) -> BTreeMap<String, State> {
+        let mut states = BTreeMap::new();
+        for item in uses {
+            let config = merge(&Value::Null, &patch(item));
+            if self.enter(item, None) {
+                self.check(item, &[item], &config);
+            }
+            let switch = item.switch;
+            states.insert(item.plugin.clone(), State { switch, config });
+        }
+        states
+    }
+
+    fn project(
+        &mut self,
+        above: &[Use],
+        gateway: &BTreeMap<String, State>,
+        project: projects::Project,
+    ) -> Option<Project> {
+        let projects::Project {
+            name,
+            hosts,
+            uses,
+            routes,
+        } = project;
+        let mut changes: BTreeMap<String, Change> = BTreeMap::new();
+        let mut states: BTreeMap<String, State> = BTreeMap::new();
+        for item in &uses {
+            let wider = gateway.get(&item.plugin);
+            let change = Change {
+                switch: item.switch,
+                patch: item.config.as_ref().map(Node::to_json),
+            };
+            let state = self.narrow(item, wider, &[find(above, item), Some(item)]);
+            changes.insert(item.plugin.clone(), change);
+            states.insert(item.plugin.clone(), state);
+        }
+        let own = document_plugins(&changes, gateway);
+        let mut whole = true;
+        let mut built = Vec::new();
+        for route in routes {
+            let mut route_changes = BTreeMap::new();
+            for item in &route.uses {
+                let in_project = states.get(&item.plugin);
+                let wider = in_project.or_else(|| gateway.get(&item.plugin));
+                let trail = [find(above, item), find(&uses, item), Some(item)];
+                self.narrow(item, wider, &trail);
+                let base = gateway
+                    .get(&item.plugin)
+                    .map_or(&Value::Null, |state| &state.config);
+                let first = changes
+                    .get(&item.plugin)
+                    .and_then(|change| change.patch.clone());
+                let second = item.config.as_ref().map(Node::to_json);
+                let patch = match (first, second) {
+                    (Some(first), Some(second)) => Some(compose(base, &first, &second)),
+                    (first, second) => first.or(second),
+                };
+                let change = Change {
+                    switch: item.switch,
+                    patch,
+                };
+                route_changes.insert(item.plugin.clone(), change);
+            }
+            let filter = if route_changes.is_empty() {
+                None
+            } else {
+                let mut all = changes.clone();
+                all.append(&mut route_changes);
+                let plugins = document_plugins(&all, gateway);
+                (plugins != own).then(|| RouteConfig {
+                    format: FORMAT,
+                    scope: format!("project {name}, route {}", route.name),
+                    plugins,
+                })
+            };
+            match (route.matches, route.action) {
+                (Some(matches), Some(action)) => built.push(Route {
+                    name: route.name,
+                    matches,
+                    action,
+                    filter,
+                    uses: route.uses,
+                }),
+                _ => whole = false,
+            }
+        }
+        let filter = (!own.is_empty()).then(|| RouteConfig {
+            format: FORMAT,
+            scope: format!("project {name}"),
+            plugins: own,
+        });
+        whole.then_some(Project {
+            name,
+            hosts,
+            filter,
+            uses,
+            routes: built,
+        })
+    }
+
+    /// A plugin at a project or a route; `trail` is its items from the gateway down to this one.
+    fn narrow(&mut self, item: &Use, wider: Option<&State>, trail: &[Option<&Use>]) -> State {
+        let on = self.enter(item, wider);
+        let before = wider.map_or(&Value::Null, |state| &state.config);
+        let config = merge(before, &patch(item));
+        if on {
+            let trail: Vec<&Use> = trail.iter().copied().flatten().collect();
+            self.check(item, &trail, &config);
+        }
+        State {
+            switch: item.switch,
+            config,
+        }
+    }
+
+    /// Looks at an item's name and switch. True: the plugin is on here.
+    fn enter(&mut self, item: &Use, wider: Option<&State>) -> bool {
+        let origin = Origin {
+            file: item.file.clone(),
+        };
+        if !self.plugins.contains_key(&item.plugin) {
+            let names = self.plugins.keys().map(String::as_str);
+            let mend = known_names(&item.plugin, names, "plugins");
+            self.context.problem(
+                &origin,
+                item.location,
+                format!("there is no plugin `{}`", item.plugin),
+                mend,
+            );
+            return false;
+        }
+        match item.switch {
+            Switch::On => {
+                self.used.insert(item.plugin.clone());
+                true
+            }
+            Switch::Off => {
+                if wider.is_none_or(|state| state.switch == Switch::Off) {
+                    self.context.problem(
+                        &origin,
+                        item.location,
+                        format!(
+                            "there is nothing to turn off: no wider scope uses the plugin `{}`",
+                            item.plugin
+                        ),
+                        "remove it from this list",
+                    );
+                }
+                false
+            }
+        }
+    }
+
+    /// Checks the configuration that is in force at `item`.
+    fn check(&mut self, item: &Use, trail: &[&Use], config: &Value) {
+        let plugins = self.plugins;
+        let Some(loaded) = plugins
+            .get(&item.plugin)
+            .and_then(|declared| declared.loaded.as_ref())
+        else {
+            return;
+        };
+        let violations = loaded
+            .checker
+            .as_ref()
+            .map(|checker| checker.violations(config))
+            .unwrap_or_default();
+        if violations.is_empty() {
+            self.try_plugin(item, loaded, config);
+        }
+        for violation in violations {
+            let (owner, location) = place(item, trail, &violation);
+            let origin = Origin {
+                file: owner.file.clone(),
+            };
+            self.context.problem(
+                &origin,
+                location,
+                format!("plugin `{}`: {}", item.plugin, violation.message),
+                violation.mend,
+            );
+        }
+    }
+
+    fn try_plugin(&mut self, item: &Use, loaded: &Loaded, config: &Value) {
+        if !self.tried.insert((item.plugin.clone(), config.to_string())) {
+            return;
+        }
+        let Err(problems) = self.context.loader.try_plugin(&loaded.entry, config) else {
+            return;
+        };
+        for mut problem in problems {
+            if problem.file.is_empty() {
+                problem.file = item.file.to_string();
+                problem.line = item.location.line;
+                problem.column = item.location.column;
+            }
+            self.context.problems.push(problem);
+        }
+    }
+
+    fn filter(&self, states: &BTreeMap<String, State>) -> FilterConfig {
+        let plugins = self
+            .plugins
+            .iter()
+            .filter(|(name, _)| self.used.contains(*name))
+            .filter_map(|(name, declared)| Some((name, declared.loaded.as_ref()?)))
+            .map(|(name, loaded)| {
+                let state = states.get(name);
+                PluginEntry {
+                    enabled: state.is_some_and(|state| state.switch == Switch::On),
+                    config: state
+                        .map(|state| state.config.clone())
+                        .filter(|config| !is_empty(config)),
+                    ..loaded.entry.clone()
+                }
+            })
+            .collect();
+        FilterConfig {
+            format: FORMAT,
+            plugins,
+        }
+    }
+}
+
+fn find<'u>(uses: &'u [Use], item: &Use) -> Option<&'u Use> {
+    uses.iter().find(|other| other.plugin == item.plugin)
+}
+
+/// An item's configuration as a patch.
+fn patch(item: &Use) -> Value {
+    item.config
+        .as_ref()
+        .map_or_else(|| Value::Object(serde_json::Map::new()), Node::to_json)
+}
+
+fn is_empty(config: &Value) -> bool {
+    config.as_object().is_none_or(serde_json::Map::is_empty)
+}
+
+/// What a document says of plugins that differ from the gateway's scope, by name.
+fn document_plugins(
+    changes: &BTreeMap<String, Change>,
+    gateway: &BTreeMap<String, State>,
+) -> Vec<RoutePlugin> {
+    changes
+        .iter()
+        .filter_map(|(name, change)| {
+            let before = gateway.get(name).map_or(Switch::Off, |state| state.switch);
+            let enabled = (change.switch != before).then_some(change.switch == Switch::On);
+            let config = match change.switch {
+                Switch::On => change.patch.clone().filter(|patch| !is_empty(patch)),
+                Switch::Off => None,
+            };
+            (enabled.is_some() || config.is_some()).then(|| RoutePlugin {
+                name: name.clone(),
+                enabled,
+                config,
+            })
+        })
+        .collect()
+}
+
+/// Where a violation is written: in the narrowest scope that says the value.
+fn place<'u>(item: &'u Use, trail: &[&'u Use], violation: &Violation) -> (&'u Use, Location) {
+    let mut path: Vec<PathSegment> = violation
+        .pointer
+        .split('/')
+        .skip(1)
+        .map(|segment| PathSegment::Key(segment.replace("~1", "/").replace("~0", "~")))
+        .collect();
+    let configs = || {
+        trail
+            .iter()
+            .rev()
+            .filter_map(|item| Some((*item, item.config.as_ref()?)))
+    };
+    match &violation.place {
+        Place::Item => return (item, item.location),
+        Place::Key(key) => {
+            for (owner, config) in configs() {
+                let entry = config
+                    .at(&path)
+                    .and_then(Node::as_mapping)
+                    .and_then(|mapping| mapping.entry(key));
+                if let Some(entry) = entry {
+                    return (owner, entry.key_location);
+                }
+            }
+        }
+        Place::Value => {}
+    }
+    while !path.is_empty() {
+        for (owner, config) in configs() {
+            if let Some(node) = config.at(&path) {
+                return (owner, node.location);
+            }
+        }
+        path.pop();
+    }
+    (item, item.location)
+}

@@ -1,0 +1,126 @@
+//! An upstream as a cluster.
+
+use std::net::IpAddr;
+
+use serde_json::{Map, Value, json};
+
+use super::{certificate, duration, socket_address, typed};
+use crate::plan::{
+    Endpoint, HealthCheck, LoadBalancing, Plan, Upstream, UpstreamProtocol, UpstreamTls,
+};
+
+pub(super) fn cluster(plan: &Plan, upstream: &Upstream) -> Value {
+    let mut cluster = Map::new();
+    let mut set = |key: &str, value: Value| {
+        cluster.insert(key.to_owned(), value);
+    };
+    set("name", upstream.name.as_str().into());
+    let fixed = upstream
+        .endpoints
+        .iter()
+        .all(|endpoint| endpoint.host.parse::<IpAddr>().is_ok());
+    if fixed {
+        set("type", "STATIC".into());
+    } else {
+        set("type", "STRICT_DNS".into());
+        set("dns_lookup_family", "V4_PREFERRED".into());
+    }
+    set("connect_timeout", duration(upstream.connect_timeout));
+    set("per_connection_buffer_limit_bytes", plan.body_limit.into());
+    let policy = match upstream.load_balancing {
+        LoadBalancing::RoundRobin => "ROUND_ROBIN",
+        LoadBalancing::LeastRequest => "LEAST_REQUEST",
+        LoadBalancing::Random => "RANDOM",
+        LoadBalancing::RingHash => "RING_HASH",
+        LoadBalancing::Maglev => "MAGLEV",
+    };
+    set("lb_policy", policy.into());
+    let endpoints: Vec<Value> = upstream.endpoints.iter().map(endpoint).collect();
+    set(
+        "load_assignment",
+        json!({
+            "cluster_name": upstream.name,
+            "endpoints": [{ "lb_endpoints": endpoints }],
+        }),
+    );
+    if let Some(check) = &upstream.health_check {
+        set(
+            "health_checks",
+            json!([health_check(check, upstream.protocol)]),
+        );
+    }
+    if let Some(tls) = &upstream.tls {
+        set("transport_socket", self::tls(tls, upstream.protocol));
+    }
+    if upstream.protocol == UpstreamProtocol::Http2 {
+        let options = typed(
+            "envoy.extensions.upstreams.http.v3.HttpProtocolOptions",
+            json!({ "explicit_http_config": { "http2_protocol_options": {} } }),
+        );
+        set(
+            "typed_extension_protocol_options",
+            json!({ "envoy.extensions.upstreams.http.v3.HttpProtocolOptions": options }),
+        );
+    }
+    Value::Object(cluster)
+}
+
+fn endpoint(endpoint: &Endpoint) -> Value {
+    json!({
+        "endpoint": { "address": socket_address(&endpoint.host, endpoint.port) },
+        "load_balancing_weight": endpoint.weight,
+    })
+}
+
+fn health_check(check: &HealthCheck, protocol: UpstreamProtocol) -> Value {
+    let mut http = json!({ "path": check.path });
+    if let (UpstreamProtocol::Http2, Some(http)) = (protocol, http.as_object_mut()) {
+        http.insert("codec_client_type".to_owned(), "HTTP2".into());
+    }
+    json!({
+        "interval": duration(check.interval),
+        "timeout": duration(check.timeout),
+        "healthy_threshold": check.healthy_threshold,
+        "unhealthy_threshold": check.unhealthy_threshold,
+        "http_health_check": http,
+    })
+}
+
+fn tls(tls: &UpstreamTls, protocol: UpstreamProtocol) -> Value {
+    let mut common = Map::new();
+    if protocol == UpstreamProtocol::Http2 {
+        common.insert("alpn_protocols".to_owned(), json!(["h2"]));
+    }
+    if let Some(ca) = &tls.ca {
+        let mut validation = json!({ "trusted_ca": { "filename": ca } });
+        if let (Some(sni), Some(validation)) = (&tls.sni, validation.as_object_mut()) {
+            let kind = if sni.parse::<IpAddr>().is_ok() {
+                "IP_ADDRESS"
+            } else {
+                "DNS"
+            };
+            // Signed by the authority is not enough: it has to be this server's certificate.
+            validation.insert(
+                "match_typed_subject_alt_names".to_owned(),
+                json!([{ "san_type": kind, "matcher": { "exact": sni } }]),
+            );
+        }
+        common.insert("validation_context".to_owned(), validation);
+    }
+    if let Some(client) = &tls.client {
+        common.insert("tls_certificates".to_owned(), json!([certificate(client)]));
+    }
+    let mut context = json!({ "common_tls_context": common });
+    if let (Some(sni), Some(context)) = (&tls.sni, context.as_object_mut())
+        && sni.parse::<IpAddr>().is_err()
+    {
+        context.insert("sni".to_owned(), sni.as_str().into());
+    }
+    json!({
+        "name": "envoy.transport_sockets.tls",
+        "typed_config": typed(
+            "envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext",
+            context,
+        ),
+    })
+}

@@ -1,0 +1,46 @@
+//! The one HTTP filter: Outrider's module, with its documents.
+
+use outrider_plugin_formats::{FilterConfig, RouteConfig};
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::{ECDS_FILE, FILTER_NAME, Layout, source, structure, typed};
+
+const FILTER: &str = "envoy.extensions.filters.http.dynamic_modules.v3.DynamicModuleFilter";
+const PER_ROUTE: &str =
+    "envoy.extensions.filters.http.dynamic_modules.v3.DynamicModuleFilterPerRoute";
+
+/// In a listener: by name, its configuration from ECDS.
+pub(super) fn discovered(layout: &Layout) -> Value {
+    json!({
+        "name": FILTER_NAME,
+        "config_discovery": {
+            "config_source": source(layout, ECDS_FILE),
+            "type_urls": [format!("type.googleapis.com/{FILTER}")],
+        },
+    })
+}
+
+/// In a listener, with its configuration; and, the same, the resource of ECDS.
+pub(super) fn extension(config: &FilterConfig) -> Value {
+    json!({ "name": FILTER_NAME, "typed_config": module(FILTER, config) })
+}
+
+/// A `typed_per_filter_config`.
+pub(super) fn per_route(config: &RouteConfig) -> Value {
+    json!({ FILTER_NAME: module(PER_ROUTE, config) })
+}
+
+fn module(message: &str, document: &impl Serialize) -> Value {
+    // The documents are plain data with text keys: they always serialize.
+    let document = serde_json::to_value(document).unwrap_or_default();
+    typed(
+        message,
+        json!({
+            // Threads and thread-local data of the module outlive its configurations.
+            "dynamic_module_config": { "name": "outrider", "do_not_close": true },
+            "filter_name": "outrider",
+            "filter_config": structure(&document),
+        }),
+    )
+}

@@ -1,0 +1,138 @@
+//! A listener with its HTTP connection manager.
+//!
+//! What an edge has to decide, and what is decided here (`docs/configuration.md` tells users):
+//! - the client's address is that of the connection, not what `x-forwarded-for` claims;
+//! - paths are normalised before routes see them, and an escaped slash is unescaped by a redirect, so
+//!   that no spelling of a path slips past a route that guards it;
+//! - headers with an underscore are dropped, because some upstreams take `_` for `-`;
+//! - request headers have ten seconds to arrive.
+
+use serde_json::{Value, json};
+
+use super::{
+    Layout, RDS_FILE, ROUTE_CONFIGURATION, certificate, filter, route, socket_address, source,
+    typed,
+};
+use crate::plan::{AccessLog, Certificate, Listener, Plan, Protocols};
+
+/// Where a listener's routes and filter configuration come from.
+pub(super) enum Routes<'l> {
+    /// From files of their own.
+    Discovered(&'l Layout),
+    /// From the listener itself.
+    Inline,
+}
+
+pub(super) fn listener(plan: &Plan, listener: &Listener, routes: &Routes<'_>) -> Value {
+    let manager = json!({
+        "name": "envoy.filters.network.http_connection_manager",
+        "typed_config": connection_manager(plan, listener, routes),
+    });
+    let mut chain = json!({ "filters": [manager] });
+    if let (Some(tls), Some(chain)) = (&listener.tls, chain.as_object_mut()) {
+        chain.insert(
+            "transport_socket".to_owned(),
+            self::tls(tls, listener.protocols),
+        );
+    }
+    json!({
+        "name": listener.name,
+        "address": socket_address(&listener.address.ip().to_string(), listener.address.port()),
+        "per_connection_buffer_limit_bytes": plan.body_limit,
+        "filter_chains": [chain],
+    })
+}
+
+fn connection_manager(plan: &Plan, listener: &Listener, routes: &Routes<'_>) -> Value {
+    let mut manager = serde_json::Map::new();
+    let mut set = |key: &str, value: Value| {
+        manager.insert(key.to_owned(), value);
+    };
+    set("stat_prefix", listener.name.as_str().into());
+    let codec = match listener.protocols {
+        Protocols::Http1 => "HTTP1",
+        Protocols::Http2 => "HTTP2",
+        Protocols::Both => "AUTO",
+    };
+    set("codec_type", codec.into());
+    let filter = match routes {
+        Routes::Discovered(layout) => {
+            set(
+                "rds",
+                json!({
+                    "route_config_name": ROUTE_CONFIGURATION,
+                    "config_source": source(layout, RDS_FILE),
+                }),
+            );
+            filter::discovered(layout)
+        }
+        Routes::Inline => {
+            set("route_config", route::configuration(plan));
+            filter::extension(&plan.filter)
+        }
+    };
+    let router = json!({
+        "name": "envoy.filters.http.router",
+        "typed_config": typed("envoy.extensions.filters.http.router.v3.Router", json!({})),
+    });
+    set("http_filters", json!([filter, router]));
+    set("use_remote_address", true.into());
+    set("normalize_path", true.into());
+    set("merge_slashes", true.into());
+    set(
+        "path_with_escaped_slashes_action",
+        "UNESCAPE_AND_REDIRECT".into(),
+    );
+    set(
+        "common_http_protocol_options",
+        json!({ "headers_with_underscores_action": "DROP_HEADER" }),
+    );
+    set("request_headers_timeout", "10s".into());
+    if let Some(log) = &plan.access_log {
+        set("access_log", json!([access_log(log)]));
+    }
+    typed(
+        "envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager",
+        Value::Object(manager),
+    )
+}
+
+fn access_log(log: &AccessLog) -> Value {
+    let format = json!({ "text_format_source": { "inline_string": log.format } });
+    match &log.path {
+        Some(path) => json!({
+            "name": "envoy.access_loggers.file",
+            "typed_config": typed(
+                "envoy.extensions.access_loggers.file.v3.FileAccessLog",
+                json!({ "path": path, "log_format": format }),
+            ),
+        }),
+        None => json!({
+            "name": "envoy.access_loggers.stdout",
+            "typed_config": typed(
+                "envoy.extensions.access_loggers.stream.v3.StdoutAccessLog",
+                json!({ "log_format": format }),
+            ),
+        }),
+    }
+}
+
+fn tls(files: &Certificate, protocols: Protocols) -> Value {
+    let alpn = match protocols {
+        Protocols::Http1 => json!(["http/1.1"]),
+        Protocols::Http2 => json!(["h2"]),
+        Protocols::Both => json!(["h2", "http/1.1"]),
+    };
+    json!({
+        "name": "envoy.transport_sockets.tls",
+        "typed_config": typed(
+            "envoy.extensions.transport_sockets.tls.v3.DownstreamTlsContext",
+            json!({
+                "common_tls_context": {
+                    "alpn_protocols": alpn,
+                    "tls_certificates": [certificate(files)],
+                },
+            }),
+        ),
+    })
+}

@@ -1,0 +1,286 @@
+//! Projects as virtual hosts, and their routes.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Map, Value, json};
+
+use super::{ROUTE_CONFIGURATION, duration, filter};
+use crate::compile::LONGEST_BODY;
+use crate::plan::{
+    Action, Condition, Forward, LoadBalancing, Match, PathMatch, Plan, Project, Redirect, Respond,
+    Retries, Route, ValueMatch,
+};
+
+pub(super) fn configuration(plan: &Plan) -> Value {
+    // Upstreams that choose by hash need to be told of what.
+    let hashing: BTreeSet<&str> = plan
+        .upstreams
+        .iter()
+        .filter(|upstream| {
+            matches!(
+                upstream.load_balancing,
+                LoadBalancing::RingHash | LoadBalancing::Maglev
+            )
+        })
+        .map(|upstream| upstream.name.as_str())
+        .collect();
+    let hosts: Vec<Value> = plan
+        .projects
+        .iter()
+        .map(|project| virtual_host(project, &hashing))
+        .collect();
+    json!({
+        "name": ROUTE_CONFIGURATION,
+        "ignore_port_in_host_matching": true,
+        "max_direct_response_body_size_bytes": LONGEST_BODY,
+        "virtual_hosts": hosts,
+    })
+}
+
+fn virtual_host(project: &Project, hashing: &BTreeSet<&str>) -> Value {
+    let mut host = Map::new();
+    host.insert("name".to_owned(), project.name.as_str().into());
+    host.insert("domains".to_owned(), json!(project.hosts));
+    if let Some(config) = &project.filter {
+        host.insert(
+            "typed_per_filter_config".to_owned(),
+            filter::per_route(config),
+        );
+    }
+    let routes: Vec<Value> = project
+        .routes
+        .iter()
+        .map(|route| self::route(route, hashing))
+        .collect();
+    host.insert("routes".to_owned(), routes.into());
+    Value::Object(host)
+}
+
+fn route(route: &Route, hashing: &BTreeSet<&str>) -> Value {
+    let mut object = Map::new();
+    let mut set = |key: &str, value: Value| {
+        object.insert(key.to_owned(), value);
+    };
+    set("name", route.name.as_str().into());
+    set("match", matches(&route.matches));
+    match &route.action {
+        Action::Forward(action) => set("route", forward(action, &route.matches.path, hashing)),
+        Action::Redirect(action) => set("redirect", redirect(action, &route.matches.path)),
+        Action::Respond(action) => {
+            set("direct_response", respond(action));
+            if !action.headers.is_empty() {
+                set("response_headers_to_add", response_headers(action));
+            }
+        }
+    }
+    if let Some(config) = &route.filter {
+        set("typed_per_filter_config", filter::per_route(config));
+    }
+    Value::Object(object)
+}
+
+fn matches(matches: &Match) -> Value {
+    let mut object = Map::new();
+    let mut set = |key: &str, value: Value| {
+        object.insert(key.to_owned(), value);
+    };
+    match &matches.path {
+        PathMatch::Exact(path) => set("path", path.as_str().into()),
+        PathMatch::Prefix(prefix) => set("prefix", prefix.as_str().into()),
+        PathMatch::Regex(regex) => set("safe_regex", json!({ "regex": regex })),
+    }
+    let mut headers: Vec<Value> = Vec::new();
+    match matches.methods.as_slice() {
+        [] => {}
+        [only] => headers.push(json!({ "name": ":method", "string_match": { "exact": only } })),
+        several => headers.push(json!({
+            "name": ":method",
+            "string_match": { "safe_regex": { "regex": several.join("|") } },
+        })),
+    }
+    headers.extend(matches.headers.iter().map(header));
+    if !headers.is_empty() {
+        set("headers", headers.into());
+    }
+    if !matches.query.is_empty() {
+        set(
+            "query_parameters",
+            matches.query.iter().map(query).collect(),
+        );
+    }
+    if !matches.cookies.is_empty() {
+        set("cookies", matches.cookies.iter().map(cookie).collect());
+    }
+    Value::Object(object)
+}
+
+fn string_match(value: &ValueMatch) -> Value {
+    match value {
+        ValueMatch::Exact(text) => json!({ "exact": text }),
+        ValueMatch::Prefix(text) => json!({ "prefix": text }),
+        ValueMatch::Suffix(text) => json!({ "suffix": text }),
+        ValueMatch::Contains(text) => json!({ "contains": text }),
+        ValueMatch::Regex(regex) => json!({ "safe_regex": { "regex": regex } }),
+        ValueMatch::Present(_) => json!({ "safe_regex": { "regex": ".*" } }),
+    }
+}
+
+fn header(condition: &Condition) -> Value {
+    match &condition.value {
+        ValueMatch::Present(present) => {
+            json!({ "name": condition.name, "present_match": present })
+        }
+        value if condition.invert => json!({
+            "name": condition.name,
+            "string_match": string_match(value),
+            "invert_match": true,
+            // Without it, a header that is not there fails an inverted condition too.
+            "treat_missing_header_as_empty": true,
+        }),
+        value => json!({ "name": condition.name, "string_match": string_match(value) }),
+    }
+}
+
+fn query(condition: &Condition) -> Value {
+    match &condition.value {
+        ValueMatch::Present(present) => {
+            json!({ "name": condition.name, "present_match": present })
+        }
+        value => json!({ "name": condition.name, "string_match": string_match(value) }),
+    }
+}
+
+fn cookie(condition: &Condition) -> Value {
+    let invert = condition.invert || condition.value == ValueMatch::Present(false);
+    let mut cookie = json!({
+        "name": condition.name,
+        "string_match": string_match(&condition.value),
+    });
+    if let (true, Some(cookie)) = (invert, cookie.as_object_mut()) {
+        cookie.insert("invert_match".to_owned(), true.into());
+    }
+    cookie
+}
+
+fn forward(action: &Forward, path: &PathMatch, hashing: &BTreeSet<&str>) -> Value {
+    let mut object = Map::new();
+    let mut set = |key: &str, value: Value| {
+        object.insert(key.to_owned(), value);
+    };
+    match action.to.as_slice() {
+        [(only, _)] => set("cluster", only.as_str().into()),
+        several => {
+            let clusters: Vec<Value> = several
+                .iter()
+                .map(|(name, weight)| json!({ "name": name, "weight": weight }))
+                .collect();
+            set("weighted_clusters", json!({ "clusters": clusters }));
+        }
+    }
+    if let Some(rewrite) = &action.rewrite_prefix {
+        let (key, value) = self::rewrite(path, rewrite);
+        set(key, value);
+    }
+    if let Some(timeout) = action.timeout {
+        set("timeout", duration(timeout));
+    }
+    if let Some(retries) = &action.retries {
+        set("retry_policy", self::retries(retries));
+    }
+    if action
+        .to
+        .iter()
+        .any(|(name, _)| hashing.contains(name.as_str()))
+    {
+        set(
+            "hash_policy",
+            json!([{ "connection_properties": { "source_ip": true } }]),
+        );
+    }
+    Value::Object(object)
+}
+
+/// The key and value that replace the matched path or its beginning.
+///
+/// Plain replacement of `/api` by `/` would make `//cart` of `/api/cart`, so the slash that follows
+/// is replaced with it.
+fn rewrite(path: &PathMatch, by: &str) -> (&'static str, Value) {
+    match path {
+        PathMatch::Prefix(prefix) if by.ends_with('/') && !prefix.ends_with('/') => (
+            "regex_rewrite",
+            json!({
+                "pattern": { "regex": format!("^{}/?", regex::escape(prefix)) },
+                "substitution": by.replace('\\', "\\\\"),
+            }),
+        ),
+        _ => ("prefix_rewrite", by.into()),
+    }
+}
+
+fn retries(retries: &Retries) -> Value {
+    let mut policy = json!({
+        "retry_on": retries.on.join(","),
+        "num_retries": retries.attempts,
+    });
+    if let (Some(timeout), Some(policy)) = (retries.per_try_timeout, policy.as_object_mut()) {
+        policy.insert("per_try_timeout".to_owned(), duration(timeout));
+    }
+    policy
+}
+
+fn redirect(action: &Redirect, path: &PathMatch) -> Value {
+    let mut object = Map::new();
+    let mut set = |key: &str, value: Value| {
+        object.insert(key.to_owned(), value);
+    };
+    if let Some(scheme) = action.scheme {
+        set("scheme_redirect", scheme.into());
+    }
+    if let Some(host) = &action.host {
+        set("host_redirect", host.as_str().into());
+    }
+    if let Some(port) = action.port {
+        set("port_redirect", port.into());
+    }
+    if let Some(path) = &action.path {
+        set("path_redirect", path.as_str().into());
+    }
+    if let Some(prefix) = &action.prefix {
+        let (key, value) = rewrite(path, prefix);
+        set(key, value);
+    }
+    let status = match action.status {
+        302 => "FOUND",
+        303 => "SEE_OTHER",
+        307 => "TEMPORARY_REDIRECT",
+        308 => "PERMANENT_REDIRECT",
+        _ => "MOVED_PERMANENTLY",
+    };
+    set("response_code", status.into());
+    Value::Object(object)
+}
+
+fn respond(action: &Respond) -> Value {
+    let mut response = json!({ "status": action.status });
+    if let (Some(body), Some(response)) = (&action.body, response.as_object_mut())
+        && !body.is_empty()
+    {
+        response.insert("body".to_owned(), json!({ "inline_string": body }));
+    }
+    response
+}
+
+fn response_headers(action: &Respond) -> Value {
+    action
+        .headers
+        .iter()
+        .map(|(name, value)| {
+            json!({
+                // A `%` begins one of Envoy's command operators.
+                "header": { "key": name, "value": value.replace('%', "%%") },
+                "append_action": "OVERWRITE_IF_EXISTS_OR_ADD",
+                "keep_empty_value": true,
+            })
+        })
+        .collect()
+}

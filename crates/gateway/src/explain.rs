@@ -1,0 +1,227 @@
+//! What one request meets: its project, its route, its chain, and where each value of each plugin's
+//! configuration was written.
+//!
+//! The rules are Envoy's, told again: hosts by exact name, longest ending, longest beginning, `*`;
+//! routes from top to bottom. Not a simulation of the plugins themselves.
+
+mod matching;
+mod text;
+
+use outrider_plugin_formats::{Group, PluginEntry};
+use outrider_yaml::{Node, PathSegment};
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::merge::merge;
+use crate::plan::{Action, Plan, Project, Route, Switch, Use, chain_key};
+
+/// A request to be explained.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Request {
+    /// The host, with or without a port.
+    pub host: String,
+    /// The path with its query.
+    pub path: String,
+    /// The method.
+    pub method: String,
+    /// Headers, cookies among them; letter case of names counts for nothing.
+    pub headers: Vec<(String, String)>,
+}
+
+/// What a request meets. `Display` is for people, `Serialize` for scripts.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Explanation {
+    /// The host, method and path that were looked at, the path as Envoy normalises it.
+    pub host: String,
+    /// See `host`.
+    pub method: String,
+    /// See `host`.
+    pub path: String,
+    /// The project; none: Envoy answers 404.
+    pub project: Option<String>,
+    /// The project's host that took the request.
+    pub matched_host: Option<String>,
+    /// The route; none: Envoy answers 404.
+    pub route: Option<String>,
+    /// Routes before it that did not match, each with why.
+    pub passed_over: Vec<PassedOver>,
+    /// What the route does.
+    pub action: Option<Action>,
+    /// The plugins that the request passes, in this order; the response passes them in reverse.
+    pub chain: Vec<Link>,
+    /// What else there is to know.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
+}
+
+/// A route that did not match.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct PassedOver {
+    /// Its name.
+    pub route: String,
+    /// The first condition that failed.
+    pub why: String,
+}
+
+/// One plugin of a chain.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Link {
+    /// Its name.
+    pub plugin: String,
+    /// Its phase group.
+    pub group: Group,
+    /// Its priority in the group.
+    pub priority: i32,
+    /// The narrowest scope that uses it.
+    pub used_by: Origin,
+    /// Its effective configuration.
+    pub config: Value,
+    /// Each value of the configuration, with who set it.
+    pub settings: Vec<Setting>,
+}
+
+/// One value of an effective configuration.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Setting {
+    /// Its keys, joined by dots.
+    pub key: String,
+    /// The value.
+    pub value: Value,
+    /// Who set it.
+    pub set_by: Origin,
+}
+
+/// Where something was written.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Origin {
+    /// `gateway`, `project shop` or `route cart`.
+    pub scope: String,
+    /// The file.
+    pub file: String,
+    /// From 1.
+    pub line: usize,
+}
+
+/// Explains `request`.
+pub fn explain(plan: &Plan, request: &Request) -> Explanation {
+    let seen = matching::Seen::new(request);
+    let mut explanation = Explanation {
+        host: seen.host.clone(),
+        method: request.method.clone(),
+        path: seen.full_path(),
+        project: None,
+        matched_host: None,
+        route: None,
+        passed_over: Vec::new(),
+        action: None,
+        chain: Vec::new(),
+        notes: seen.notes.clone(),
+    };
+    let Some((project, host)) = matching::project(&plan.projects, &seen.host) else {
+        return explanation;
+    };
+    explanation.project = Some(project.name.clone());
+    explanation.matched_host = Some(host.to_owned());
+    for route in &project.routes {
+        let Some(why) = matching::refusal(&route.matches, &seen) else {
+            explanation.route = Some(route.name.clone());
+            explanation.action = Some(route.action.clone());
+            explanation.chain = chain(plan, project, route);
+            break;
+        };
+        explanation.passed_over.push(PassedOver {
+            route: route.name.clone(),
+            why,
+        });
+    }
+    explanation
+}
+
+fn chain(plan: &Plan, project: &Project, route: &Route) -> Vec<Link> {
+    let mut plugins: Vec<&PluginEntry> = plan.filter.plugins.iter().collect();
+    plugins.sort_by_key(|entry| chain_key(entry.group, entry.priority, &entry.name));
+    let scopes = [
+        ("gateway".to_owned(), &plan.uses),
+        (format!("project {}", project.name), &project.uses),
+        (format!("route {}", route.name), &route.uses),
+    ];
+    plugins
+        .into_iter()
+        .filter_map(|entry| {
+            let trail: Vec<(&str, &Use)> = scopes
+                .iter()
+                .filter_map(|(scope, uses)| {
+                    let item = uses.iter().find(|item| item.plugin == entry.name)?;
+                    Some((scope.as_str(), item))
+                })
+                .collect();
+            let (scope, last) = trail.last()?;
+            (last.switch == Switch::On).then(|| link(entry, &trail, scope, last))
+        })
+        .collect()
+}
+
+fn link(entry: &PluginEntry, trail: &[(&str, &Use)], scope: &str, last: &Use) -> Link {
+    let empty = Value::Object(serde_json::Map::new());
+    let config = trail
+        .iter()
+        .filter_map(|(_, item)| item.config.as_ref())
+        .fold(empty, |config, patch| merge(&config, &patch.to_json()));
+    let mut settings = Vec::new();
+    leaves(&config, &mut Vec::new(), &mut |path, value| {
+        let setter = trail.iter().rev().find_map(|(scope, item)| {
+            let node = item.config.as_ref()?.at(path)?;
+            Some(origin(scope, item, Some(node)))
+        });
+        settings.push(Setting {
+            key: dotted(path),
+            value: value.clone(),
+            set_by: setter.unwrap_or_else(|| origin(scope, last, None)),
+        });
+    });
+    Link {
+        plugin: entry.name.clone(),
+        group: entry.group,
+        priority: entry.priority,
+        used_by: origin(scope, last, None),
+        config,
+        settings,
+    }
+}
+
+fn origin(scope: &str, item: &Use, node: Option<&Node>) -> Origin {
+    Origin {
+        scope: scope.to_owned(),
+        file: item.file.to_string(),
+        line: node.map_or(item.location.line, |node| node.location.line),
+    }
+}
+
+/// Calls `each` for everything in `value` that is not a mapping with keys.
+fn leaves(
+    value: &Value,
+    path: &mut Vec<PathSegment>,
+    each: &mut dyn FnMut(&[PathSegment], &Value),
+) {
+    match value {
+        Value::Object(object) if !object.is_empty() => {
+            for (key, value) in object {
+                path.push(PathSegment::Key(key.clone()));
+                leaves(value, path, each);
+                path.pop();
+            }
+        }
+        _ if path.is_empty() => {}
+        _ => each(path, value),
+    }
+}
+
+fn dotted(path: &[PathSegment]) -> String {
+    path.iter()
+        .map(|segment| match segment {
+            PathSegment::Key(key) => key.clone(),
+            PathSegment::Index(index) => index.to_string(),
+        })
+        .collect::<Vec<_>>()
+        .join(".")
+}

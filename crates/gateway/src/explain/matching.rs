@@ -1,0 +1,258 @@
+//! Envoy's rules of matching, for one request.
+
+use std::collections::BTreeMap;
+
+use super::Request;
+use crate::plan::{Condition, Match, PathMatch, Project, ValueMatch};
+
+/// A request as Envoy's routes see it.
+pub(super) struct Seen {
+    /// In lower case, without port.
+    pub(super) host: String,
+    method: String,
+    /// Normalised.
+    path: String,
+    query_text: Option<String>,
+    query: BTreeMap<String, String>,
+    /// By name in lower case; several of one name joined by commas.
+    headers: BTreeMap<String, String>,
+    cookies: BTreeMap<String, String>,
+    pub(super) notes: Vec<String>,
+}
+
+impl Seen {
+    pub(super) fn new(request: &Request) -> Self {
+        let mut notes = Vec::new();
+        let without_fragment = request.path.split('#').next().unwrap_or_default();
+        let (path, query_text) = match without_fragment.split_once('?') {
+            Some((path, query)) => (path, Some(query)),
+            None => (without_fragment, None),
+        };
+        let lower = path.to_ascii_lowercase();
+        let path = if lower.contains("%2f") || lower.contains("%5c") {
+            notes.push(
+                "the path holds an escaped slash: Envoy answers with a redirect to the path below"
+                    .to_owned(),
+            );
+            unescape_slashes(path)
+        } else {
+            path.to_owned()
+        };
+        let mut query = BTreeMap::new();
+        for part in query_text.unwrap_or_default().split('&') {
+            let (key, value) = part.split_once('=').unwrap_or((part, ""));
+            if !key.is_empty() {
+                query
+                    .entry(key.to_owned())
+                    .or_insert_with(|| value.to_owned());
+            }
+        }
+        let mut headers: BTreeMap<String, String> = BTreeMap::new();
+        for (name, value) in &request.headers {
+            if name.contains('_') {
+                notes.push(format!(
+                    "the header `{name}` holds an underscore: Envoy drops it"
+                ));
+                continue;
+            }
+            headers
+                .entry(name.to_ascii_lowercase())
+                .and_modify(|joined| {
+                    joined.push(',');
+                    joined.push_str(value);
+                })
+                .or_insert_with(|| value.clone());
+        }
+        let mut cookies = BTreeMap::new();
+        for (name, value) in &request.headers {
+            if !name.eq_ignore_ascii_case("cookie") {
+                continue;
+            }
+            for part in value.split(';') {
+                if let Some((name, value)) = part.trim().split_once('=') {
+                    let value = value
+                        .strip_prefix('"')
+                        .and_then(|value| value.strip_suffix('"'))
+                        .unwrap_or(value);
+                    cookies
+                        .entry(name.to_owned())
+                        .or_insert_with(|| value.to_owned());
+                }
+            }
+        }
+        Self {
+            host: without_port(&request.host).to_ascii_lowercase(),
+            method: request.method.clone(),
+            path: normalise(&path),
+            query_text: query_text.map(str::to_owned),
+            query,
+            headers,
+            cookies,
+            notes,
+        }
+    }
+
+    pub(super) fn full_path(&self) -> String {
+        match &self.query_text {
+            Some(query) => format!("{}?{query}", self.path),
+            None => self.path.clone(),
+        }
+    }
+}
+
+fn without_port(host: &str) -> &str {
+    match host.rsplit_once(':') {
+        // `[::1]` has colons and no port.
+        Some((name, port))
+            if port.bytes().all(|byte| byte.is_ascii_digit())
+                && (!name.contains(':') || name.ends_with(']')) =>
+        {
+            name
+        }
+        _ => host,
+    }
+}
+
+fn unescape_slashes(path: &str) -> String {
+    path.replace("%2F", "/")
+        .replace("%2f", "/")
+        .replace("%5C", "/")
+        .replace("%5c", "/")
+}
+
+/// `.` and `..` resolved, slashes merged.
+fn normalise(path: &str) -> String {
+    let mut segments: Vec<&str> = Vec::new();
+    let mut ends_with_slash = true;
+    for segment in path.split('/') {
+        ends_with_slash = matches!(segment, "" | "." | "..");
+        match segment {
+            "" | "." => {}
+            ".." => {
+                segments.pop();
+            }
+            segment => segments.push(segment),
+        }
+    }
+    let joined = segments.join("/");
+    match (joined.is_empty(), ends_with_slash) {
+        (true, _) => "/".to_owned(),
+        (false, true) => format!("/{joined}/"),
+        (false, false) => format!("/{joined}"),
+    }
+}
+
+/// The project that owns a host, with its pattern that says so.
+pub(super) fn project<'p>(projects: &'p [Project], host: &str) -> Option<(&'p Project, &'p str)> {
+    projects
+        .iter()
+        .flat_map(|project| {
+            project
+                .hosts
+                .iter()
+                .map(move |pattern| (project, pattern.as_str()))
+        })
+        .filter_map(|(project, pattern)| Some((rank(pattern, host)?, project, pattern)))
+        .max_by_key(|(rank, ..)| *rank)
+        .map(|(_, project, pattern)| (project, pattern))
+}
+
+/// How well a pattern fits: exact, then the longest ending, then the longest beginning, then `*`.
+fn rank(pattern: &str, host: &str) -> Option<(u8, usize)> {
+    // A `*` stands for one character at least.
+    let longer = |part: &str| host.len() > part.len();
+    if pattern == "*" {
+        return Some((0, 0));
+    }
+    if pattern == host {
+        return Some((3, 0));
+    }
+    if let Some(suffix) = pattern.strip_prefix('*') {
+        return (host.ends_with(suffix) && longer(suffix)).then_some((2, suffix.len()));
+    }
+    let prefix = pattern.strip_suffix('*')?;
+    (host.starts_with(prefix) && longer(prefix)).then_some((1, prefix.len()))
+}
+
+/// Why a route does not take the request; none: it does.
+pub(super) fn refusal(matches: &Match, seen: &Seen) -> Option<String> {
+    let path = match &matches.path {
+        PathMatch::Exact(path) if *path != seen.path => Some(format!("the path is not {path}")),
+        PathMatch::Prefix(prefix) if !seen.path.starts_with(prefix.as_str()) => {
+            Some(format!("the path does not begin with {prefix}"))
+        }
+        PathMatch::Regex(regex) if !whole(regex, &seen.path) => {
+            Some(format!("the path does not match {regex}"))
+        }
+        _ => None,
+    };
+    let method = || {
+        (!matches.methods.is_empty() && !matches.methods.contains(&seen.method))
+            .then(|| format!("the method is not {}", matches.methods.join(" or ")))
+    };
+    let conditions = || {
+        let kinds = [
+            ("header", &matches.headers, &seen.headers),
+            ("query parameter", &matches.query, &seen.query),
+            ("cookie", &matches.cookies, &seen.cookies),
+        ];
+        kinds.into_iter().find_map(|(kind, conditions, values)| {
+            conditions
+                .iter()
+                .find(|condition| !holds(condition, values.get(&condition.name)))
+                .map(|condition| format!("the {kind} `{}` does not fit", condition.name))
+        })
+    };
+    path.or_else(method).or_else(conditions)
+}
+
+fn holds(condition: &Condition, value: Option<&String>) -> bool {
+    if let ValueMatch::Present(present) = condition.value {
+        return value.is_some() == present;
+    }
+    let fits = value.is_some_and(|value| match &condition.value {
+        ValueMatch::Exact(text) => value == text,
+        ValueMatch::Prefix(text) => value.starts_with(text.as_str()),
+        ValueMatch::Suffix(text) => value.ends_with(text.as_str()),
+        ValueMatch::Contains(text) => value.contains(text.as_str()),
+        ValueMatch::Regex(regex) => whole(regex, value),
+        ValueMatch::Present(_) => true,
+    });
+    fits != condition.invert
+}
+
+fn whole(regex: &str, text: &str) -> bool {
+    regex::Regex::new(&format!("^(?:{regex})$")).is_ok_and(|regex| regex.is_match(text))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{normalise, rank, without_port};
+
+    #[test]
+    fn hosts() {
+        assert_eq!(without_port("a:80"), "a");
+        assert_eq!(without_port("[::1]:80"), "[::1]");
+        assert_eq!(without_port("[::1]"), "[::1]");
+        assert_eq!(rank("*.a.b", "x.a.b"), Some((2, 4)));
+        assert_eq!(rank("*.a.b", ".a.b"), None);
+        assert_eq!(rank("a.*", "a.b"), Some((1, 2)));
+        assert!(rank("*.b", "a.b") > rank("a.*", "a.b"));
+        assert!(rank("a.b", "a.b") > rank("*.b", "a.b"));
+    }
+
+    #[test]
+    fn paths() {
+        for (path, normal) in [
+            ("", "/"),
+            ("/", "/"),
+            ("/a//b", "/a/b"),
+            ("/a/./b/../c", "/a/c"),
+            ("/a/", "/a/"),
+            ("/a/..", "/"),
+            ("/../a", "/a"),
+        ] {
+            assert_eq!(normalise(path), normal, "{path}");
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! An explanation for people.
+
+use std::fmt;
+
+use super::Explanation;
+use crate::plan::Action;
+
+impl fmt::Display for Explanation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "request  {} {} {}", self.method, self.host, self.path)?;
+        for note in &self.notes {
+            writeln!(f, "note     {note}")?;
+        }
+        let (Some(project), Some(host)) = (&self.project, &self.matched_host) else {
+            return writeln!(f, "project  none has this host: Envoy answers 404");
+        };
+        writeln!(f, "project  {project} (host {host})")?;
+        for passed in &self.passed_over {
+            writeln!(f, "         not route {}: {}", passed.route, passed.why)?;
+        }
+        let (Some(route), Some(action)) = (&self.route, &self.action) else {
+            return writeln!(f, "route    none matches: Envoy answers 404");
+        };
+        writeln!(f, "route    {route}")?;
+        writeln!(f, "action   {}", Words(action))?;
+        if self.chain.is_empty() {
+            return writeln!(f, "chain    no plugin");
+        }
+        writeln!(f, "chain    (responses pass it in reverse)")?;
+        for (index, link) in self.chain.iter().enumerate() {
+            let by = &link.used_by;
+            let group = format!("{:?}", link.group).to_lowercase();
+            writeln!(
+                f,
+                "  {}. {} ({group}, priority {}) used by {}, {}:{}",
+                index + 1,
+                link.plugin,
+                link.priority,
+                by.scope,
+                by.file,
+                by.line
+            )?;
+            let widest = link
+                .settings
+                .iter()
+                .map(|setting| {
+                    setting.key.chars().count() + setting.value.to_string().chars().count()
+                })
+                .max()
+                .unwrap_or_default()
+                .min(60);
+            for setting in &link.settings {
+                let left = format!("{}: {}", setting.key, setting.value);
+                let by = &setting.set_by;
+                writeln!(
+                    f,
+                    "       {left:<width$}  {}, {}:{}",
+                    by.scope,
+                    by.file,
+                    by.line,
+                    width = widest + 2
+                )?;
+            }
+        }
+        Ok(())
+    }
+}
+
+struct Words<'a>(&'a Action);
+
+impl fmt::Display for Words<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Action::Forward(forward) => match forward.to.as_slice() {
+                [(only, _)] => write!(f, "to {only}"),
+                several => {
+                    let list: Vec<String> = several
+                        .iter()
+                        .map(|(name, weight)| format!("{name} (weight {weight})"))
+                        .collect();
+                    write!(f, "to {}", list.join(", "))
+                }
+            },
+            Action::Redirect(redirect) => write!(f, "redirect with status {}", redirect.status),
+            Action::Respond(respond) => write!(f, "respond with status {}", respond.status),
+        }
+    }
+}

@@ -1,0 +1,571 @@
+//! What a user may write in `outrider.yaml`: the types that it is read into.
+//!
+//! One source for three things: reading (serde over `outrider-yaml`), the published JSON Schema and
+//! `docs/configuration.md` (both from the comments here, which users therefore read). What one value
+//! alone has to be is checked by its type in [`text`]; what values mean together, in `crate::compile`.
+
+pub(crate) mod text;
+
+use outrider_plugin_formats::{FailureAction, Group};
+use outrider_yaml::{Entries, Field, Node, Shape};
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+pub(crate) use text::{
+    Address, Duration, HeaderName, HostPattern, IpAddress, Method, Name, Number, Path, PluginName,
+    Regex, Size, Text,
+};
+
+/// Outrider's configuration: one gateway, its plugins, projects and upstreams.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct File {
+    /// More files, relative to this one; `*` matches within one folder. They hold `plugins`,
+    /// `projects` and `upstreams`; only the first file holds `gateway` and `include`.
+    #[serde(default)]
+    pub(crate) include: Field<Vec<Field<Text>>>,
+    /// Where the gateway listens, and what holds for all of it. Required in the first file.
+    #[serde(default)]
+    pub(crate) gateway: Field<Gateway>,
+    /// The plugins, by the names under which `use` lists name them. A name has lower-case letters,
+    /// digits and hyphens.
+    #[serde(default)]
+    pub(crate) plugins: Field<Entries<Field<Plugin>>>,
+    /// The projects. Each owns some hosts (an Envoy virtual host).
+    #[serde(default)]
+    pub(crate) projects: Field<Vec<Field<Project>>>,
+    /// Where requests are sent, by name. Each becomes an Envoy cluster of the same name, which is also
+    /// the name by which plugins call it.
+    #[serde(default)]
+    pub(crate) upstreams: Field<Entries<Field<Upstream>>>,
+}
+
+/// Where the gateway listens, and what holds for all of it.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Gateway {
+    /// Where clients connect. At least one.
+    #[serde(default)]
+    #[schemars(required, length(min = 1))]
+    pub(crate) listeners: Field<Vec<Field<Listener>>>,
+    /// Address of Envoy's admin interface. It has no authentication: keep it on loopback. Default:
+    /// `127.0.0.1` with a port that is free.
+    #[serde(default)]
+    pub(crate) admin: Field<IpAddress>,
+    /// Where each request is written down: `off` (the default), `stdout`, a file's path, or a mapping
+    /// with a format of your own.
+    #[serde(default)]
+    pub(crate) access_log: Field<Shape<Text, AccessLog>>,
+    /// How much of one body may be held back, for plugins that read bodies whole and for peers that
+    /// read slowly. A larger request that has to be held gets status 413. Default: `1MiB`.
+    #[serde(default)]
+    pub(crate) body_limit: Field<Size>,
+    /// Envoy's worker threads. Default: one for each CPU.
+    #[serde(default)]
+    pub(crate) workers: Field<Number<1, 1024>>,
+    /// Plugins that every request passes, unless its project or route says otherwise.
+    #[serde(default, rename = "use")]
+    pub(crate) uses: Field<Vec<Field<Shape<PluginName, Use>>>>,
+}
+
+/// Where clients connect.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Listener {
+    /// Its name in statistics. Default: `listener-` and its position, from 0.
+    #[serde(default)]
+    pub(crate) name: Field<Name>,
+    /// IP address and port: `0.0.0.0:8080`, `[::1]:8080`.
+    #[serde(default)]
+    #[schemars(required)]
+    pub(crate) address: Field<IpAddress>,
+    /// Serve TLS. Without it, connections are plain.
+    #[serde(default)]
+    pub(crate) tls: Field<ListenerTls>,
+    /// The HTTP versions that are served. Default: both; plain connections are told apart by their
+    /// first bytes, TLS connections by ALPN.
+    #[serde(default)]
+    pub(crate) protocols: Field<Vec<Field<Protocol>>>,
+}
+
+/// A listener's certificate. Both files are read when the gateway starts.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ListenerTls {
+    /// The certificate chain, a PEM file relative to this file.
+    #[serde(default)]
+    #[schemars(required)]
+    pub(crate) certificate: Field<Text>,
+    /// Its private key, a PEM file relative to this file.
+    #[serde(default)]
+    #[schemars(required)]
+    pub(crate) private_key: Field<Text>,
+}
+
+/// A version of HTTP.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Protocol {
+    /// HTTP/1.1.
+    Http1,
+    /// HTTP/2.
+    Http2,
+}
+
+/// An access log with a format of your own.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct AccessLog {
+    /// `stdout`, or a file's path relative to this file.
+    #[serde(default)]
+    #[schemars(required)]
+    pub(crate) path: Field<Text>,
+    /// One line, with Envoy's command operators such as `%REQ(:PATH)%`. A line break is added where it
+    /// has none.
+    #[serde(default)]
+    pub(crate) format: Field<Text>,
+}
+
+/// A plugin of the gateway: where its code is, and what it may do.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Plugin {
+    /// A folder with `plugin.yaml`, or one `.lua` file; relative to this file.
+    #[serde(default)]
+    #[schemars(required)]
+    pub(crate) source: Field<Text>,
+    /// What a stream gets when the plugin fails on it: `closed` (a local reply), `open` (the stream
+    /// goes on), or a mapping. Default: what its manifest says, else `closed` with status 500.
+    #[serde(default)]
+    pub(crate) failure_policy: Field<Shape<FailureAction, FailureForm>>,
+    /// What it may use. Default: what its manifest says, else 20 ms for a call and 16 MiB for each
+    /// worker.
+    #[serde(default)]
+    pub(crate) budgets: Field<BudgetsForm>,
+    /// Phase group, the coarse order of a chain: `authn`, `authz`, `traffic`, `transform`, `observe`.
+    /// Default: what its manifest says, else `transform`.
+    #[serde(default)]
+    pub(crate) group: Field<Group>,
+    /// Order within the group: the higher, the earlier a request meets it; equal ones go by name.
+    /// Default: what its manifest says, else 0.
+    #[serde(default)]
+    pub(crate) priority: Field<i32>,
+}
+
+/// A failure policy in its long form.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct FailureForm {
+    /// For causes that `causes` does not name. Default: `closed`.
+    #[serde(default)]
+    pub(crate) default: Field<FailureAction>,
+    /// Status code of the reply of a closed failure. Default: 500.
+    #[serde(default)]
+    pub(crate) status: Field<Number<200, 599>>,
+    /// By cause.
+    #[serde(default)]
+    pub(crate) causes: Field<Causes>,
+}
+
+/// What a stream gets, by why the plugin failed.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Causes {
+    /// A handler raised an error.
+    #[serde(default)]
+    pub(crate) error: Field<FailureAction>,
+    /// A call used up its time budget.
+    #[serde(default)]
+    pub(crate) time: Field<FailureAction>,
+    /// The plugin used up its memory budget.
+    #[serde(default)]
+    pub(crate) memory: Field<FailureAction>,
+    /// The plugin is not there, or could not be started on this worker.
+    #[serde(default)]
+    pub(crate) unavailable: Field<FailureAction>,
+}
+
+/// What one plugin may use.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct BudgetsForm {
+    /// Time of one call of a handler, in milliseconds.
+    #[serde(default)]
+    pub(crate) time_ms: Field<Number<1, 60000>>,
+    /// Memory of the plugin on one worker, in MiB.
+    #[serde(default)]
+    pub(crate) memory_mib: Field<Number<1, 1024>>,
+}
+
+/// A plugin in a `use` list. A name alone turns the plugin on, with the configuration that the wider
+/// scopes give it.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Use {
+    /// The plugin's name under `plugins`.
+    #[serde(default)]
+    #[schemars(required)]
+    pub(crate) plugin: Field<PluginName>,
+    /// `false` turns off what a wider scope turned on. Default: `true`.
+    #[serde(default)]
+    pub(crate) enabled: Field<bool>,
+    /// Its configuration. It is merged into that of the wider scopes: mappings key by key, a `null`
+    /// removes a key, everything else replaces (JSON Merge Patch, RFC 7396). The result has to satisfy
+    /// the plugin's `config.schema.json`.
+    #[serde(default)]
+    #[schemars(with = "serde_json::Map<String, serde_json::Value>")]
+    pub(crate) config: Field<Node>,
+}
+
+/// A project: some hosts, and the routes of requests to them.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Project {
+    /// Its name, unique in the gateway.
+    #[serde(default)]
+    #[schemars(required)]
+    pub(crate) name: Field<Name>,
+    /// Its hosts: `shop.example.com`, `*.example.com` (any name that ends so), `shop.*` (any that
+    /// begins so), `*` (every other). The exact name wins, then the longest ending, then the longest
+    /// beginning, then `*`. Letter case and a port in the request count for nothing. A host belongs to
+    /// one project.
+    #[serde(default)]
+    #[schemars(required, length(min = 1))]
+    pub(crate) hosts: Field<Vec<Field<HostPattern>>>,
+    /// Plugins that every request of the project passes, unless its route says otherwise.
+    #[serde(default, rename = "use")]
+    pub(crate) uses: Field<Vec<Field<Shape<PluginName, Use>>>>,
+    /// Its routes, tried from top to bottom; the first that matches wins. At least one.
+    #[serde(default)]
+    #[schemars(required, length(min = 1))]
+    pub(crate) routes: Field<Vec<Field<Route>>>,
+}
+
+/// A route: which requests, and what happens to them (one of `to`, `redirect`, `respond`).
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Route {
+    /// Its name, unique in the project. Default: `route-` and its position, from 0.
+    #[serde(default)]
+    pub(crate) name: Field<Name>,
+    /// Which requests it takes. All conditions have to hold.
+    #[serde(default, rename = "match")]
+    #[schemars(required)]
+    pub(crate) matches: Field<Match>,
+    /// The upstream that gets the request, or a list of upstreams with weights.
+    #[serde(default)]
+    pub(crate) to: Field<Target>,
+    /// Answer with a redirect.
+    #[serde(default)]
+    pub(crate) redirect: Field<Redirect>,
+    /// Answer with a fixed response.
+    #[serde(default)]
+    pub(crate) respond: Field<Respond>,
+    /// What the matched `prefix` or `path` is replaced by on the way to the upstream.
+    #[serde(default)]
+    pub(crate) rewrite_prefix: Field<Path>,
+    /// How long the upstream may take for the whole response; `0s` is no limit. Default: `15s`.
+    #[serde(default)]
+    pub(crate) timeout: Field<Duration>,
+    /// When a request is sent again.
+    #[serde(default)]
+    pub(crate) retries: Field<Retries>,
+    /// Plugins of this route.
+    #[serde(default, rename = "use")]
+    pub(crate) uses: Field<Vec<Field<Shape<PluginName, Use>>>>,
+}
+
+/// Which requests a route takes: exactly one of `path`, `prefix`, `regex`, and further conditions.
+/// Paths are compared without the query, after `//` became `/` and `.` and `..` were resolved.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Match {
+    /// Exactly this path.
+    #[serde(default)]
+    pub(crate) path: Field<Path>,
+    /// Every path that begins so; `/cart` takes `/cartoon` too, `/cart/` does not.
+    #[serde(default)]
+    pub(crate) prefix: Field<Path>,
+    /// Every path that this regular expression (RE2) matches as a whole.
+    #[serde(default)]
+    pub(crate) regex: Field<Regex>,
+    /// One of these methods. Default: any.
+    #[serde(default)]
+    pub(crate) methods: Field<Vec<Field<Method>>>,
+    /// Conditions on headers.
+    #[serde(default)]
+    pub(crate) headers: Field<Vec<Field<HeaderCondition>>>,
+    /// Conditions on query parameters.
+    #[serde(default)]
+    pub(crate) query: Field<Vec<Field<QueryCondition>>>,
+    /// Conditions on cookies.
+    #[serde(default)]
+    pub(crate) cookies: Field<Vec<Field<CookieCondition>>>,
+}
+
+macro_rules! condition {
+    ($(#[$comment:meta])* $condition:ident, $name:ty, { $($invert:tt)* }) => {
+        $(#[$comment])*
+        #[derive(Debug, Deserialize, JsonSchema)]
+        #[serde(deny_unknown_fields)]
+        pub(crate) struct $condition {
+            /// Its name.
+            #[serde(default)]
+            #[schemars(required)]
+            pub(crate) name: Field<$name>,
+            /// It is exactly this.
+            #[serde(default)]
+            pub(crate) exact: Field<String>,
+            /// It begins so.
+            #[serde(default)]
+            pub(crate) prefix: Field<Text>,
+            /// It ends so.
+            #[serde(default)]
+            pub(crate) suffix: Field<Text>,
+            /// It has this somewhere in it.
+            #[serde(default)]
+            pub(crate) contains: Field<Text>,
+            /// This regular expression (RE2) matches all of it.
+            #[serde(default)]
+            pub(crate) regex: Field<Regex>,
+            /// `true`: it is there; `false`: it is not.
+            #[serde(default)]
+            pub(crate) present: Field<bool>,
+            $($invert)*
+        }
+    };
+}
+
+condition! {
+    /// A condition on a header: its name, and exactly one of the others beside `invert`.
+    HeaderCondition, HeaderName, {
+        /// `true` turns the condition round; a header that is not there then satisfies it.
+        #[serde(default)]
+        pub(crate) invert: Field<bool>,
+    }
+}
+
+condition! {
+    /// A condition on a query parameter: its name, and exactly one of the others.
+    QueryCondition, Text, {}
+}
+
+condition! {
+    /// A condition on a cookie: its name, and exactly one of the others beside `invert`.
+    CookieCondition, HeaderName, {
+        /// `true` turns the condition round; a cookie that is not there then satisfies it.
+        #[serde(default)]
+        pub(crate) invert: Field<bool>,
+    }
+}
+
+/// Where a route's requests go.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(rename = "$shape", rename_all = "lowercase")]
+#[schemars(untagged, inline)]
+pub(crate) enum Target {
+    /// One upstream.
+    Text(Text),
+    /// Upstreams with weights.
+    List(Vec<Field<Weighted>>),
+}
+
+/// An upstream that gets a share of a route's requests.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Weighted {
+    /// The upstream's name.
+    #[serde(default)]
+    #[schemars(required)]
+    pub(crate) upstream: Field<Text>,
+    /// Its share, relative to the sum of all weights.
+    #[serde(default)]
+    #[schemars(required)]
+    pub(crate) weight: Field<Number<0, 1_000_000>>,
+}
+
+/// A redirect: at least one of `scheme`, `host`, `port`, `path`, `prefix`; the rest stays as the
+/// request had it.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Redirect {
+    /// The new scheme.
+    #[serde(default)]
+    pub(crate) scheme: Field<Scheme>,
+    /// The new host.
+    #[serde(default)]
+    pub(crate) host: Field<Text>,
+    /// The new port.
+    #[serde(default)]
+    pub(crate) port: Field<Number<1, 65535>>,
+    /// The new path, in place of the whole path. With a `?`, it replaces the query too.
+    #[serde(default)]
+    pub(crate) path: Field<Path>,
+    /// What the matched `prefix` or `path` is replaced by. Not together with `path`.
+    #[serde(default)]
+    pub(crate) prefix: Field<Path>,
+    /// 301 (the default), 302, 303, 307 or 308.
+    #[serde(default)]
+    pub(crate) status: Field<u16>,
+}
+
+/// A URL's scheme.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Scheme {
+    /// Plain.
+    Http,
+    /// TLS.
+    Https,
+}
+
+/// A fixed response.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Respond {
+    /// Its status code.
+    #[serde(default)]
+    #[schemars(required)]
+    pub(crate) status: Field<Number<200, 599>>,
+    /// Its body, at most 64 KiB. Default: none.
+    #[serde(default)]
+    pub(crate) body: Field<String>,
+    /// Its headers.
+    #[serde(default)]
+    pub(crate) headers: Field<Entries<Field<String>>>,
+}
+
+/// When a request is sent again.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Retries {
+    /// How often at most, after the first time. Default: 1.
+    #[serde(default)]
+    pub(crate) attempts: Field<Number<1, 100>>,
+    /// After what. At least one.
+    #[serde(default)]
+    #[schemars(required, length(min = 1))]
+    pub(crate) on: Field<Vec<Field<RetryOn>>>,
+    /// How long each of them may take. Default: the route's `timeout`, which also limits all of them
+    /// together.
+    #[serde(default)]
+    pub(crate) per_try_timeout: Field<Duration>,
+}
+
+/// What makes a request be sent again; the words are Envoy's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum RetryOn {
+    /// A response with a status of 500 to 599, or none at all.
+    #[serde(rename = "5xx")]
+    FiveXx,
+    /// A response with status 502, 503 or 504.
+    GatewayError,
+    /// The upstream closed or reset the connection before it answered.
+    Reset,
+    /// No connection could be made.
+    ConnectFailure,
+    /// The upstream refused the HTTP/2 stream.
+    RefusedStream,
+    /// A response with status 409.
+    #[serde(rename = "retriable-4xx")]
+    Retriable4xx,
+}
+
+/// Where requests are sent.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Upstream {
+    /// Its machines: `10.0.0.7:8080`, `[::1]:8080` or `host.name:8080`, or a mapping with a weight. When
+    /// all are IP addresses the list is fixed; otherwise the names are looked up again and again.
+    #[serde(default)]
+    #[schemars(required, length(min = 1))]
+    pub(crate) endpoints: Field<Vec<Field<Shape<Address, Endpoint>>>>,
+    /// How one of them is chosen. Default: `round_robin`.
+    #[serde(default)]
+    pub(crate) load_balancing: Field<LoadBalancing>,
+    /// Ask each of them, and leave out those that do not answer well.
+    #[serde(default)]
+    pub(crate) health_check: Field<HealthCheck>,
+    /// Connect with TLS.
+    #[serde(default)]
+    pub(crate) tls: Field<UpstreamTls>,
+    /// The HTTP version that it speaks. Default: `http1`.
+    #[serde(default)]
+    pub(crate) protocol: Field<Protocol>,
+    /// How long a connection may take to be made. Default: `5s`.
+    #[serde(default)]
+    pub(crate) connect_timeout: Field<Duration>,
+}
+
+/// A machine of an upstream.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Endpoint {
+    /// Host and port.
+    #[serde(default)]
+    #[schemars(required)]
+    pub(crate) address: Field<Address>,
+    /// Its share, relative to the others. Default: 1.
+    #[serde(default)]
+    pub(crate) weight: Field<Number<1, 1_000_000>>,
+}
+
+/// How an upstream's machine is chosen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum LoadBalancing {
+    /// In turn.
+    RoundRobin,
+    /// Of two, the one with fewer open requests.
+    LeastRequest,
+    /// By chance.
+    Random,
+    /// By consistent hashing of the client's address, on a ring.
+    RingHash,
+    /// By consistent hashing of the client's address, with a lookup table.
+    Maglev,
+}
+
+/// A health check: `GET` of a path, healthy when the status is 200.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct HealthCheck {
+    /// The path.
+    #[serde(default)]
+    #[schemars(required)]
+    pub(crate) path: Field<Path>,
+    /// Time between two checks. Default: `5s`.
+    #[serde(default)]
+    pub(crate) interval: Field<Duration>,
+    /// How long an answer may take. Default: `1s`.
+    #[serde(default)]
+    pub(crate) timeout: Field<Duration>,
+    /// How many good answers make it healthy again. Default: 1.
+    #[serde(default)]
+    pub(crate) healthy_threshold: Field<Number<1, 1000>>,
+    /// How many bad ones make it unhealthy. Default: 3.
+    #[serde(default)]
+    pub(crate) unhealthy_threshold: Field<Number<1, 1000>>,
+}
+
+/// TLS to an upstream.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct UpstreamTls {
+    /// The server name that is asked for and that the certificate has to be of. Default: the host of
+    /// the only endpoint, where that is a name.
+    #[serde(default)]
+    pub(crate) sni: Field<Text>,
+    /// The authorities that may have signed the certificate, a PEM file relative to this file; or
+    /// `none`: the certificate is not checked.
+    #[serde(default)]
+    #[schemars(required)]
+    pub(crate) ca: Field<Text>,
+    /// The gateway's own certificate, a PEM file. Only together with `private_key`.
+    #[serde(default)]
+    pub(crate) certificate: Field<Text>,
+    /// Its private key, a PEM file. Only together with `certificate`.
+    #[serde(default)]
+    pub(crate) private_key: Field<Text>,
+}

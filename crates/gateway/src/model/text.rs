@@ -1,0 +1,466 @@
+//! Values that are written as one word: what they have to look like, and what they mean.
+//!
+//! A complaint has the form `what is wrong; how to mend it`, which `outrider-yaml` takes apart.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::de::{Deserialize, Deserializer, Error as _};
+
+/// A type that is read from text by a function, with its JSON Schema.
+macro_rules! text_types {
+    ($($(#[$comment:meta])* $name:ident($content:ty) = $parse:path, $schema:tt;)*) => {
+        $(
+            $(#[$comment])*
+            #[derive(Debug, Clone)]
+            pub(crate) struct $name(pub(crate) $content);
+
+            impl<'de> Deserialize<'de> for $name {
+                fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                    let text = String::deserialize(deserializer)?;
+                    $parse(&text).map(Self).map_err(D::Error::custom)
+                }
+            }
+
+            impl JsonSchema for $name {
+                fn inline_schema() -> bool {
+                    true
+                }
+
+                fn schema_name() -> Cow<'static, str> {
+                    stringify!($name).into()
+                }
+
+                fn json_schema(_: &mut SchemaGenerator) -> Schema {
+                    json_schema!($schema)
+                }
+            }
+        )*
+    };
+}
+
+text_types! {
+    /// Text that is not empty.
+    Text(String) = not_empty, {"type": "string", "minLength": 1};
+    /// A name of one's own for a listener, a project, a route.
+    Name(String) = name, {"type": "string", "pattern": "^[A-Za-z0-9][A-Za-z0-9._-]*$"};
+    /// A plugin's name.
+    PluginName(String) = plugin_name, {"type": "string", "pattern": "^[a-z0-9]([a-z0-9-]*[a-z0-9])?$"};
+    /// A path of a URL, or its beginning.
+    Path(String) = path, {"type": "string", "pattern": "^/"};
+    /// A regular expression that RE2 and the `regex` crate both take.
+    Regex(String) = regex, {"type": "string", "format": "regex"};
+    /// A method, in capitals.
+    Method(String) = method, {"type": "string", "pattern": "^[A-Z][A-Z-]*$"};
+    /// A header's name in lower case.
+    HeaderName(String) = header_name, {"type": "string", "pattern": "^[A-Za-z0-9!#$%&'*+.^_`|~-]+$"};
+    /// A host, or a pattern of hosts, in lower case.
+    HostPattern(String) = host_pattern, {"type": "string", "minLength": 1};
+    /// IP address and port.
+    IpAddress(SocketAddr) = ip_address, {"type": "string", "examples": ["127.0.0.1:8080", "[::1]:8080"]};
+    /// Host and port.
+    Address(HostAndPort) = host_and_port, {"type": "string", "examples": ["127.0.0.1:8080", "host.name:80"]};
+    /// A span of time in milliseconds.
+    Duration(u64) = duration, {"type": "string", "pattern": "^[0-9]+(ms|s|m|h)$"};
+    /// A size in bytes.
+    Size(u32) = size, {"type": "string", "pattern": "^[0-9]+(B|KiB|MiB|GiB)$"};
+}
+
+/// A host and a port to connect to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct HostAndPort {
+    pub(crate) host: String,
+    pub(crate) port: u16,
+}
+
+/// A whole number from `LEAST` to `MOST`.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Number<const LEAST: u32, const MOST: u32>(pub(crate) u32);
+
+struct NumberVisitor<const LEAST: u32, const MOST: u32>;
+
+impl<const LEAST: u32, const MOST: u32> serde::de::Visitor<'_> for NumberVisitor<LEAST, MOST> {
+    type Value = Number<LEAST, MOST>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "a whole number from {LEAST} to {MOST}")
+    }
+
+    fn visit_u64<E: serde::de::Error>(self, value: u64) -> Result<Self::Value, E> {
+        u32::try_from(value)
+            .ok()
+            .filter(|value| (LEAST..=MOST).contains(value))
+            .map(Number)
+            .ok_or_else(|| E::invalid_value(serde::de::Unexpected::Unsigned(value), &self))
+    }
+}
+
+impl<'de, const LEAST: u32, const MOST: u32> Deserialize<'de> for Number<LEAST, MOST> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_u32(NumberVisitor)
+    }
+}
+
+impl<const LEAST: u32, const MOST: u32> JsonSchema for Number<LEAST, MOST> {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        format!("Number_{LEAST}_{MOST}").into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({"type": "integer", "minimum": LEAST, "maximum": MOST})
+    }
+}
+
+fn not_empty(text: &str) -> Result<String, String> {
+    if text.is_empty() {
+        return Err("this text is empty; write something".to_owned());
+    }
+    no_control(text)?;
+    Ok(text.to_owned())
+}
+
+fn no_control(text: &str) -> Result<(), String> {
+    // Tabs are what a person may well want in an access log's format.
+    match text
+        .chars()
+        .find(|letter| letter.is_control() && !matches!(letter, '\t' | '\n'))
+    {
+        Some(letter) => Err(format!(
+            "the control character U+{:04X} may not be here; remove it",
+            u32::from(letter)
+        )),
+        None => Ok(()),
+    }
+}
+
+/// Checks the name of anything but a plugin.
+pub(crate) fn name(text: &str) -> Result<String, String> {
+    let right = text.starts_with(|letter: char| letter.is_ascii_alphanumeric())
+        && text
+            .chars()
+            .all(|letter| letter.is_ascii_alphanumeric() || matches!(letter, '-' | '_' | '.'));
+    if right {
+        Ok(text.to_owned())
+    } else {
+        Err(format!(
+            "`{text}` is no name; use letters, digits, `-`, `_` and `.`, beginning with a letter or digit"
+        ))
+    }
+}
+
+/// Checks a plugin's name.
+pub(crate) fn plugin_name(text: &str) -> Result<String, String> {
+    let right = !text.is_empty()
+        && !text.starts_with('-')
+        && !text.ends_with('-')
+        && text
+            .chars()
+            .all(|letter| letter.is_ascii_lowercase() || letter.is_ascii_digit() || letter == '-');
+    if right {
+        Ok(text.to_owned())
+    } else {
+        Err(format!(
+            "`{text}` is no name of a plugin; use lower-case letters, digits and hyphens"
+        ))
+    }
+}
+
+fn path(text: &str) -> Result<String, String> {
+    if !text.starts_with('/') {
+        return Err(format!(
+            "the path `{text}` does not begin with `/`; write `/{text}`"
+        ));
+    }
+    no_control(text)?;
+    if let Some(letter) = text
+        .chars()
+        .find(|letter| letter.is_whitespace() || *letter == '#')
+    {
+        return Err(format!(
+            "the path `{text}` holds `{letter}`, which no request's path has; write it in its percent-encoded form"
+        ));
+    }
+    Ok(text.to_owned())
+}
+
+fn regex(text: &str) -> Result<String, String> {
+    match regex::Regex::new(text) {
+        Ok(_) => Ok(text.to_owned()),
+        Err(regex::Error::Syntax(why)) => {
+            // The last line says what, the others draw it.
+            let why = why
+                .lines()
+                .last()
+                .unwrap_or_default()
+                .trim_start_matches("error: ");
+            Err(format!(
+                "`{text}` is no regular expression: {why}; Envoy uses RE2, which has no look-around and no back-references"
+            ))
+        }
+        Err(why) => Err(format!("`{text}` is no usable regular expression: {why}")),
+    }
+}
+
+fn method(text: &str) -> Result<String, String> {
+    let right = |text: &str| {
+        !text.is_empty()
+            && text
+                .chars()
+                .all(|letter| letter.is_ascii_uppercase() || letter == '-')
+    };
+    if right(text) {
+        return Ok(text.to_owned());
+    }
+    let upper = text.to_ascii_uppercase();
+    Err(if right(&upper) {
+        format!("the method `{text}` is not in capitals; write `{upper}`")
+    } else {
+        format!("`{text}` is no method; write one like `GET`")
+    })
+}
+
+/// Checks a header's name; the result is in lower case.
+pub(crate) fn header_name(text: &str) -> Result<String, String> {
+    let right = !text.is_empty()
+        && text
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte));
+    if right {
+        Ok(text.to_ascii_lowercase())
+    } else {
+        Err(format!(
+            "`{text}` is no name of a header; use letters, digits and `-`"
+        ))
+    }
+}
+
+fn host_pattern(text: &str) -> Result<String, String> {
+    let host = text.to_ascii_lowercase();
+    let inner = host
+        .strip_prefix('*')
+        .or_else(|| host.strip_suffix('*'))
+        .unwrap_or(&host);
+    if inner.contains('*') {
+        return Err(format!(
+            "the host `{text}` has a `*` that is not at one of its ends; write `*` once, first or last"
+        ));
+    }
+    if host.contains("://") {
+        return Err(format!(
+            "`{text}` is a URL; write the host alone, without scheme and path"
+        ));
+    }
+    if host.starts_with('[') {
+        let address = host
+            .strip_prefix('[')
+            .and_then(|host| host.strip_suffix(']'));
+        return match address.map(str::parse::<std::net::Ipv6Addr>) {
+            Some(Ok(_)) => Ok(host),
+            _ => Err(format!(
+                "`{text}` is no host; write an IPv6 address as `[::1]`"
+            )),
+        };
+    }
+    if let Some((name, port)) = host.rsplit_once(':')
+        && port.bytes().all(|byte| byte.is_ascii_digit())
+    {
+        return Err(format!(
+            "the host `{text}` has a port, and ports count for nothing here; write `{name}`"
+        ));
+    }
+    let right = !host.is_empty()
+        && inner
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.'));
+    if right {
+        Ok(host)
+    } else {
+        Err(format!(
+            "`{text}` is no host; write a name like `shop.example.com`, `*.example.com` or `*`"
+        ))
+    }
+}
+
+fn ip_address(text: &str) -> Result<SocketAddr, String> {
+    if let Ok(address) = text.parse() {
+        return Ok(address);
+    }
+    if let Ok(address) = text.parse::<IpAddr>() {
+        let example = SocketAddr::new(address, 8080);
+        return Err(format!(
+            "the address `{text}` has no port; write it like `{example}`"
+        ));
+    }
+    if let Some(("localhost", port)) = text.rsplit_once(':') {
+        return Err(format!(
+            "the address `{text}` has a name where an IP address has to be; write `127.0.0.1:{port}`"
+        ));
+    }
+    Err(format!(
+        "`{text}` is no IP address with a port; write it like `127.0.0.1:8080` or `[::1]:8080`"
+    ))
+}
+
+fn host_and_port(text: &str) -> Result<HostAndPort, String> {
+    let wrong = |why: &str| {
+        format!(
+            "the address `{text}` {why}; write it like `127.0.0.1:8080`, `[::1]:8080` or `host.name:8080`"
+        )
+    };
+    if text.contains("://") {
+        return Err(wrong("is a URL"));
+    }
+    let Some((host, port)) = text.rsplit_once(':') else {
+        return Err(wrong("has no port"));
+    };
+    let port = port
+        .parse()
+        .ok()
+        .filter(|port| *port > 0)
+        .ok_or_else(|| wrong("has no port from 1 to 65535"))?;
+    let host = match host
+        .strip_prefix('[')
+        .and_then(|host| host.strip_suffix(']'))
+    {
+        Some(inner) if inner.parse::<std::net::Ipv6Addr>().is_ok() => inner,
+        Some(_) => return Err(wrong("has no IPv6 address in its brackets")),
+        None => host,
+    };
+    let is_address = host.parse::<IpAddr>().is_ok();
+    let is_name = !host.is_empty()
+        && host
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.'));
+    // `1.2.3` and `300.1.1.1` are meant as addresses and would be looked up as names.
+    let looks_like_address = host
+        .bytes()
+        .all(|byte| byte.is_ascii_digit() || byte == b'.');
+    if is_address || (is_name && !looks_like_address) {
+        Ok(HostAndPort {
+            host: host.to_owned(),
+            port,
+        })
+    } else {
+        Err(wrong("has no IP address and no host name"))
+    }
+}
+
+fn duration(text: &str) -> Result<u64, String> {
+    const MOST: u64 = 365 * 24 * 3600 * 1000;
+    let wrong = || {
+        format!(
+            "`{text}` is no duration; write a whole number and a unit: `250ms`, `5s`, `1m`, `1h`"
+        )
+    };
+    let digits = text.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
+    let factor = match text.strip_prefix(digits) {
+        Some("ms") => 1,
+        Some("s") => 1000,
+        Some("m") => 60_000,
+        Some("h") => 3_600_000,
+        _ => return Err(wrong()),
+    };
+    if !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Err(wrong());
+    }
+    let number: u64 = digits.parse().map_err(|_| wrong())?;
+    number
+        .checked_mul(factor)
+        .filter(|milliseconds| *milliseconds <= MOST)
+        .ok_or_else(|| format!("the duration `{text}` is more than a year; write a shorter one"))
+}
+
+fn size(text: &str) -> Result<u32, String> {
+    let wrong = || format!("`{text}` is no size; write a whole number and a unit: `64KiB`, `1MiB`");
+    let digits = text.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
+    let factor: u64 = match text.strip_prefix(digits) {
+        Some("B") => 1,
+        Some("KiB") => 1024,
+        Some("MiB") => 1024 * 1024,
+        Some("GiB") => 1024 * 1024 * 1024,
+        _ => return Err(wrong()),
+    };
+    if !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Err(wrong());
+    }
+    let number: u64 = digits.parse().map_err(|_| wrong())?;
+    number
+        .checked_mul(factor)
+        .and_then(|bytes| u32::try_from(bytes).ok())
+        .filter(|bytes| (1024..=1 << 30).contains(bytes))
+        .ok_or_else(|| format!("the size `{text}` is not from 1KiB to 1GiB; write one that is"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{
+        duration, header_name, host_and_port, host_pattern, ip_address, method, name, path,
+        plugin_name, regex, size,
+    };
+
+    #[test]
+    fn what_is_right() {
+        assert_eq!(duration("250ms"), Ok(250));
+        assert_eq!(duration("0s"), Ok(0));
+        assert_eq!(duration("2m"), Ok(120_000));
+        assert_eq!(size("64KiB"), Ok(65536));
+        assert_eq!(
+            host_pattern("*.Shop.example"),
+            Ok("*.shop.example".to_owned())
+        );
+        assert_eq!(host_pattern("shop.*"), Ok("shop.*".to_owned()));
+        assert_eq!(host_pattern("[::1]"), Ok("[::1]".to_owned()));
+        assert_eq!(header_name("X-A"), Ok("x-a".to_owned()));
+        assert_eq!(
+            host_and_port("[::1]:80").map(|address| address.host),
+            Ok("::1".to_owned())
+        );
+        assert!(ip_address("[::1]:80").is_ok());
+        assert!(host_and_port("service_a.local:80").is_ok());
+    }
+
+    #[test]
+    fn what_is_wrong() {
+        let mut complaints: Vec<String> = Vec::new();
+        complaints.extend(
+            ["5", "s", "1.5s", "-1s", "5 s", "5d", "99999999h"]
+                .map(|text| duration(text).unwrap_err()),
+        );
+        complaints.extend(["64", "1MB", "10B", "9GiB", "MiB"].map(|text| size(text).unwrap_err()));
+        complaints.extend(
+            ["", "a.*.b", "**", "http://a", "a:80", "[x]", "a b"]
+                .map(|text| host_pattern(text).unwrap_err()),
+        );
+        complaints.extend(
+            ["127.0.0.1", "localhost:80", "x:1", "::1"].map(|text| ip_address(text).unwrap_err()),
+        );
+        complaints.extend(
+            [
+                "http://a:80",
+                "a",
+                "a:0",
+                "a:99999",
+                "300.1.1.1:80",
+                "[z]:80",
+                "::1:80",
+                "a b:80",
+            ]
+            .iter()
+            .filter_map(|text| host_and_port(text).err()),
+        );
+        complaints.extend(["cart", "/a b", "/a#b"].map(|text| path(text).unwrap_err()));
+        complaints
+            .extend(["(", "(?=a)", "a{1000}{1000}{1000}"].map(|text| regex(text).unwrap_err()));
+        complaints.extend(["get", "G T"].map(|text| method(text).unwrap_err()));
+        complaints.extend(["", "-a", "a b"].map(|text| name(text).unwrap_err()));
+        complaints.extend(["A", "a_b", "a-"].map(|text| plugin_name(text).unwrap_err()));
+        complaints.extend(["", "a:b"].map(|text| header_name(text).unwrap_err()));
+        insta::assert_snapshot!(complaints.join("\n"));
+    }
+}

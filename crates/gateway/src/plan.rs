@@ -1,0 +1,337 @@
+//! The plan: a checked `outrider.yaml` as plain data, every name resolved, every default filled in.
+//!
+//! Renderers read it and nothing else. It knows neither files nor Envoy's documents; where something
+//! was written is kept only for explanations and is no part of what serializes.
+
+use std::sync::Arc;
+
+use outrider_plugin_formats::{FilterConfig, Group, RouteConfig};
+use outrider_yaml::{Location, Node};
+use serde::Serialize;
+
+pub use crate::model::LoadBalancing;
+
+/// One gateway.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Plan {
+    /// Where clients connect; at least one.
+    pub listeners: Vec<Listener>,
+    /// Address of the admin interface, if the file says one.
+    pub admin: Option<std::net::SocketAddr>,
+    /// Where requests are written down.
+    pub access_log: Option<AccessLog>,
+    /// How much of one body may be held back, in bytes.
+    pub body_limit: u32,
+    /// Worker threads; none: one for each CPU.
+    pub workers: Option<u32>,
+    /// What the module reads: the plugins that some scope uses, and the gateway's scope.
+    pub filter: FilterConfig,
+    /// Plugins at gateway scope.
+    #[serde(skip)]
+    pub uses: Vec<Use>,
+    /// The projects.
+    pub projects: Vec<Project>,
+    /// The upstreams.
+    pub upstreams: Vec<Upstream>,
+}
+
+/// Where clients connect.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Listener {
+    /// Unique.
+    pub name: String,
+    /// Unique, unless the port is 0.
+    pub address: std::net::SocketAddr,
+    /// Certificate, where TLS is served.
+    pub tls: Option<Certificate>,
+    /// The HTTP versions that are served.
+    pub protocols: Protocols,
+}
+
+/// PEM files.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Certificate {
+    /// Absolute path of the chain.
+    pub certificate: String,
+    /// Absolute path of the private key.
+    pub private_key: String,
+}
+
+/// HTTP versions of a listener.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Protocols {
+    /// HTTP/1.1 alone.
+    Http1,
+    /// HTTP/2 alone.
+    Http2,
+    /// Both.
+    Both,
+}
+
+/// Where requests are written down.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct AccessLog {
+    /// An absolute path; none: standard output.
+    pub path: Option<String>,
+    /// One line with Envoy's command operators, its line break included.
+    pub format: String,
+}
+
+/// A project.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Project {
+    /// Unique.
+    pub name: String,
+    /// In lower case, with a `*` first or last or not at all; unique in the gateway.
+    pub hosts: Vec<String>,
+    /// What differs from the gateway's scope on all of it.
+    pub filter: Option<RouteConfig>,
+    /// Plugins at its scope.
+    #[serde(skip)]
+    pub uses: Vec<Use>,
+    /// Tried in this order; at least one.
+    pub routes: Vec<Route>,
+}
+
+/// A route.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Route {
+    /// Unique in the project.
+    pub name: String,
+    /// Which requests it takes.
+    #[serde(rename = "match")]
+    pub matches: Match,
+    /// What happens to them.
+    pub action: Action,
+    /// What differs from the gateway's scope, the project's part included; none: as in the project.
+    pub filter: Option<RouteConfig>,
+    /// Plugins at its scope.
+    #[serde(skip)]
+    pub uses: Vec<Use>,
+}
+
+/// Which requests a route takes; all conditions have to hold.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Match {
+    /// On the path, without query.
+    pub path: PathMatch,
+    /// Empty: any.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub methods: Vec<String>,
+    /// On headers; names in lower case.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub headers: Vec<Condition>,
+    /// On query parameters.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub query: Vec<Condition>,
+    /// On cookies.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub cookies: Vec<Condition>,
+}
+
+/// Which paths.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PathMatch {
+    /// This one.
+    Exact(String),
+    /// All that begin so.
+    Prefix(String),
+    /// All that this matches as a whole.
+    Regex(String),
+}
+
+/// A condition on one header, query parameter or cookie.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub struct Condition {
+    /// Of what.
+    pub name: String,
+    /// On its value.
+    pub value: ValueMatch,
+    /// Whether it has to fail instead.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub invert: bool,
+}
+
+/// What a value has to be.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ValueMatch {
+    /// This.
+    Exact(String),
+    /// Beginning so.
+    Prefix(String),
+    /// Ending so.
+    Suffix(String),
+    /// Having this somewhere.
+    Contains(String),
+    /// Matched as a whole.
+    Regex(String),
+    /// There, or not there.
+    Present(bool),
+}
+
+/// What a route does with a request.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Action {
+    /// Send it to an upstream.
+    Forward(Forward),
+    /// Answer with a redirect.
+    Redirect(Redirect),
+    /// Answer with a fixed response.
+    Respond(Respond),
+}
+
+/// Sending a request to an upstream.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Forward {
+    /// Upstreams with their weights; one of them is above zero.
+    pub to: Vec<(String, u32)>,
+    /// In place of the matched path or beginning.
+    pub rewrite_prefix: Option<String>,
+    /// For the whole response, in milliseconds; none: Envoy's default of 15 seconds; 0: no limit.
+    pub timeout: Option<u64>,
+    /// When it is sent again.
+    pub retries: Option<Retries>,
+}
+
+/// When a request is sent again.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Retries {
+    /// How often at most, after the first time.
+    pub attempts: u32,
+    /// After what, in Envoy's words.
+    pub on: Vec<&'static str>,
+    /// How long one may take, in milliseconds.
+    pub per_try_timeout: Option<u64>,
+}
+
+/// A redirect.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Redirect {
+    /// `http` or `https`.
+    pub scheme: Option<&'static str>,
+    /// The new host.
+    pub host: Option<String>,
+    /// The new port.
+    pub port: Option<u32>,
+    /// The new path.
+    pub path: Option<String>,
+    /// In place of the matched path or beginning.
+    pub prefix: Option<String>,
+    /// 301, 302, 303, 307 or 308.
+    pub status: u16,
+}
+
+/// A fixed response.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Respond {
+    /// Status code.
+    pub status: u32,
+    /// Body.
+    pub body: Option<String>,
+    /// Headers; names in lower case.
+    pub headers: Vec<(String, String)>,
+}
+
+/// Where requests are sent.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Upstream {
+    /// Unique; also the name of Envoy's cluster.
+    pub name: String,
+    /// At least one.
+    pub endpoints: Vec<Endpoint>,
+    /// How one of them is chosen.
+    pub load_balancing: LoadBalancing,
+    /// How they are asked whether they are well.
+    pub health_check: Option<HealthCheck>,
+    /// How TLS is spoken to them.
+    pub tls: Option<UpstreamTls>,
+    /// Whether they speak HTTP/2.
+    pub protocol: UpstreamProtocol,
+    /// In milliseconds.
+    pub connect_timeout: u64,
+}
+
+/// HTTP version of an upstream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum UpstreamProtocol {
+    /// HTTP/1.1.
+    Http1,
+    /// HTTP/2.
+    Http2,
+}
+
+/// A machine of an upstream.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Endpoint {
+    /// An IP address (IPv6 without brackets) or a name.
+    pub host: String,
+    /// From 1.
+    pub port: u16,
+    /// Its share, from 1.
+    pub weight: u32,
+}
+
+/// A health check.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct HealthCheck {
+    /// The path that is asked for.
+    pub path: String,
+    /// Milliseconds between two.
+    pub interval: u64,
+    /// Milliseconds that an answer may take.
+    pub timeout: u64,
+    /// Good answers that make it healthy.
+    pub healthy_threshold: u32,
+    /// Bad ones that make it unhealthy.
+    pub unhealthy_threshold: u32,
+}
+
+/// TLS to an upstream.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct UpstreamTls {
+    /// Server name.
+    pub sni: Option<String>,
+    /// Absolute path of the authorities' PEM file; none: the certificate is not checked.
+    pub ca: Option<String>,
+    /// The gateway's own certificate.
+    pub client: Option<Certificate>,
+}
+
+/// A plugin in a scope's `use` list.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Use {
+    /// Its name.
+    pub plugin: String,
+    /// Whether it is turned on or off.
+    pub switch: Switch,
+    /// Its configuration there: a merge patch, with the places of its values.
+    pub config: Option<Node>,
+    /// The file that says so.
+    pub file: Arc<str>,
+    /// Where in it.
+    pub location: Location,
+}
+
+/// What a `use` item does to a plugin.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Switch {
+    /// Streams of this scope pass it.
+    On,
+    /// They do not.
+    Off,
+}
+
+/// What a chain is ordered by: phase group, then priority, high first, then name.
+pub(crate) fn chain_key(
+    group: Group,
+    priority: i32,
+    name: &str,
+) -> (Group, std::cmp::Reverse<i32>, &str) {
+    (group, std::cmp::Reverse(priority), name)
+}
