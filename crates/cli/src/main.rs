@@ -1,1 +1,37 @@
-fn main() {}
+//! The `outrider` command: one small file becomes a running gateway.
+//!
+//! Each command is a file in `commands/`, holding its arguments, its help and what it does. Only
+//! `output` prints. An `anyhow` error that reaches this file is a fault of the environment; problems
+//! of what the user wrote are printed by the command and are an [`Exit`].
+
+mod arguments;
+mod commands;
+mod exit;
+mod loader;
+mod output;
+mod up;
+
+use std::process::ExitCode;
+
+use clap::Parser as _;
+
+use crate::arguments::Arguments;
+use crate::exit::Exit;
+
+fn main() -> ExitCode {
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(error) => {
+            // Help and version arrive here too, with code 0. A closed terminal is nobody's fault.
+            let _ = error.print();
+            return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
+        }
+    };
+    match commands::run(arguments.command) {
+        Ok(exit) => exit.into(),
+        Err(error) => {
+            output::error(&error);
+            Exit::Environment.into()
+        }
+    }
+}

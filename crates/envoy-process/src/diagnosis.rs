@@ -60,12 +60,18 @@ fn known(message: &str) -> Option<String> {
     }
     for (start, what) in [
         ("Failed to load certificate chain from ", "certificate"),
-        ("Failed to load private key from ", "private key"),
         ("Failed to load incomplete certificate from ", "certificate"),
+        ("Failed to load private key from ", "private key"),
     ] {
         if let Some((_, rest)) = message.split_once(start) {
             let file = rest.split([',', '\n']).next().unwrap_or(rest);
-            return Some(format!("Envoy cannot use the {what} {}", file.trim()));
+            let file = file.split(": ").next().unwrap_or(file).trim();
+            let why = if message.contains("KEY_VALUES_MISMATCH") {
+                "it does not belong to the certificate"
+            } else {
+                "it is damaged, or not a PEM file of this kind"
+            };
+            return Some(format!("Envoy cannot use the {what} {file}: {why}"));
         }
     }
     if let Some(path) = between(message, "Invalid path: ", "`").or_else(|| {
@@ -136,6 +142,18 @@ mod tests {
             (
                 "Filesystem config update rejected: name: \"main\"\n: Proto constraint validation failed (RouteConfigurationValidationError.VirtualHosts[0]: embedded message failed validation | caused by DirectResponseActionValidationError.Status: value must be inside range [200, 600))",
                 "DirectResponseActionValidationError.Status: value must be inside range [200, 600",
+            ),
+            (
+                "Error adding/updating listener(s) main: Failed to load certificate chain from /a/bad.pem\n",
+                "Envoy cannot use the certificate /a/bad.pem: it is damaged, or not a PEM file of this kind",
+            ),
+            (
+                "Error adding/updating listener(s) main: Failed to load private key from /a/k2.pem, Cause: error:0b000074:X.509 certificate routines:OPENSSL_internal:KEY_VALUES_MISMATCH\n",
+                "Envoy cannot use the private key /a/k2.pem: it does not belong to the certificate",
+            ),
+            (
+                "Error adding/updating listener(s) main: Failed to load incomplete certificate from /a/none.pem: certificate chain not set\n",
+                "Envoy cannot use the certificate /a/none.pem: it is damaged, or not a PEM file of this kind",
             ),
             ("something else\n", "something else"),
         ];

@@ -1,0 +1,25 @@
+//! One file for each command.
+
+pub(crate) mod check;
+pub(crate) mod completions;
+pub(crate) mod envoy;
+pub(crate) mod explain;
+pub(crate) mod render;
+pub(crate) mod schema;
+pub(crate) mod up;
+
+use crate::arguments::Command;
+use crate::exit::Exit;
+
+/// Runs one command.
+pub(crate) fn run(command: Command) -> anyhow::Result<Exit> {
+    match command {
+        Command::Up(arguments) => up::run(&arguments),
+        Command::Check(arguments) => Ok(check::run(&arguments)),
+        Command::Explain(arguments) => explain::run(&arguments),
+        Command::Render(arguments) => render::run(&arguments),
+        Command::Envoy(arguments) => envoy::run(&arguments),
+        Command::Schema(arguments) => Ok(schema::run(&arguments)),
+        Command::Completions(arguments) => Ok(completions::run(&arguments)),
+    }
+}

@@ -1,0 +1,144 @@
+//! `outrider render`: what a user can take away and run without this command.
+
+use std::fs;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+use clap::{Args, Subcommand};
+use outrider_gateway::Plan;
+use outrider_gateway::envoy::{Layout, files, static_bootstrap, to_yaml};
+
+use crate::exit::{self, Exit};
+use crate::loader::compile_file;
+use crate::output;
+
+const EXAMPLES: &str = "\
+Examples:
+  outrider render envoy gateway.yaml --static > envoy.yaml
+  outrider render envoy gateway.yaml --output /etc/envoy/gateway";
+
+const ENVOY_EXAMPLES: &str = "\
+Examples:
+  outrider render envoy gateway.yaml --static > envoy.yaml
+  ENVOY_DYNAMIC_MODULES_SEARCH_PATH=/usr/lib/outrider envoy -c envoy.yaml
+
+  outrider render envoy gateway.yaml --output /etc/envoy/gateway
+  ENVOY_DYNAMIC_MODULES_SEARCH_PATH=/usr/lib/outrider envoy -c /etc/envoy/gateway/bootstrap.json
+
+The search path is the folder of liboutrider.so. Code of plugins is inside; certificates are named by \
+their absolute paths. Where the gateway's file names no admin address, it is 127.0.0.1:9901.";
+
+/// Bootstrap of the form with files.
+const BOOTSTRAP: &str = "bootstrap.json";
+/// The static form.
+const STATIC: &str = "envoy.yaml";
+
+/// Print configuration that runs without this command
+#[derive(Debug, Args)]
+#[command(after_help = format!("{EXAMPLES}\n\n{}", exit::HELP), disable_help_subcommand = true)]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Envoy(Envoy),
+}
+
+/// Print a gateway as plain Envoy configuration
+///
+/// The usual form is a bootstrap and four files that Envoy watches (listeners, clusters, routes, the
+/// filter), as `outrider up` runs it; --static puts everything into one file.
+#[derive(Debug, Args)]
+#[command(after_help = format!("{ENVOY_EXAMPLES}\n\n{}", exit::HELP))]
+struct Envoy {
+    /// The gateway's file
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    /// Everything in one file, with nothing that changes while Envoy runs
+    #[arg(long = "static")]
+    fixed: bool,
+    /// Write into this folder instead of printing
+    #[arg(long, short, value_name = "FOLDER")]
+    output: Option<PathBuf>,
+}
+
+pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
+    let Command::Envoy(arguments) = &arguments.command;
+    let compiled = compile_file(&arguments.file);
+    let Some(plan) = compiled.plan else {
+        output::problems(&compiled.problems);
+        return Ok(Exit::Problems);
+    };
+    let folder = arguments.output.as_deref().unwrap_or(Path::new("."));
+    let documents = documents(&plan, folder, arguments.fixed)?;
+    match &arguments.output {
+        Some(folder) => write(folder, &documents)?,
+        None => print(&documents),
+    }
+    Ok(Exit::Good)
+}
+
+/// One file.
+struct Document {
+    name: &'static str,
+    /// For people, and for Envoy where the file's name says so.
+    yaml: String,
+    /// For Envoy.
+    json: String,
+}
+
+fn documents(plan: &Plan, folder: &Path, fixed: bool) -> anyhow::Result<Vec<Document>> {
+    let layout = Layout {
+        directory: std::path::absolute(folder)?.to_string_lossy().into_owned(),
+        admin: plan
+            .admin
+            .unwrap_or_else(|| SocketAddr::from((Ipv4Addr::LOCALHOST, 9901))),
+        node: "outrider".to_owned(),
+    };
+    let document = |name, value: &serde_json::Value| Document {
+        name,
+        yaml: to_yaml(value),
+        json: format!("{value:#}\n"),
+    };
+    if fixed {
+        return Ok(vec![document(STATIC, &static_bootstrap(plan, &layout))]);
+    }
+    let files = files(plan, &layout);
+    let watched = files.watched();
+    Ok([(BOOTSTRAP, &files.bootstrap)]
+        .into_iter()
+        .chain(watched)
+        .map(|(name, value)| document(name, value))
+        .collect())
+}
+
+fn print(documents: &[Document]) {
+    let text = match documents {
+        [only] => only.yaml.clone(),
+        several => several
+            .iter()
+            .map(|document| format!("# {}\n{}", document.name, document.yaml))
+            .collect::<Vec<_>>()
+            .join("---\n"),
+    };
+    output::raw(text.as_bytes());
+}
+
+fn write(folder: &Path, documents: &[Document]) -> anyhow::Result<()> {
+    fs::create_dir_all(folder)
+        .with_context(|| format!("the folder {} cannot be made", folder.display()))?;
+    for document in documents {
+        let path = folder.join(document.name);
+        let text = if document.name == STATIC {
+            &document.yaml
+        } else {
+            &document.json
+        };
+        fs::write(&path, text).with_context(|| format!("{} cannot be written", path.display()))?;
+        output::line(path.display());
+    }
+    Ok(())
+}

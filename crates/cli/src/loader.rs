@@ -1,0 +1,58 @@
+//! How the compiler reaches the disk. Paths stay as the user wrote them; relative ones are relative to
+//! the current folder.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::path::Path;
+
+use glob::MatchOptions;
+use outrider_gateway::{Compiled, Loader, compile};
+use outrider_plugin_formats::{PluginPackage, Problem};
+
+/// The disk.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Disk;
+
+/// Compiles a gateway's file from the disk.
+pub(crate) fn compile_file(file: &Path) -> Compiled {
+    compile(&file.to_string_lossy(), &Disk)
+}
+
+impl Loader for Disk {
+    fn read(&self, path: &str) -> Result<String, String> {
+        fs::read_to_string(path).map_err(|error| match error.kind() {
+            ErrorKind::NotFound => "there is no such file".to_owned(),
+            ErrorKind::PermissionDenied => "this user may not read it".to_owned(),
+            ErrorKind::IsADirectory => "it is a folder".to_owned(),
+            ErrorKind::InvalidData => "it is not UTF-8 text".to_owned(),
+            _ => error.to_string(),
+        })
+    }
+
+    fn matching(&self, pattern: &str) -> Result<Vec<String>, String> {
+        let options = MatchOptions {
+            case_sensitive: true,
+            require_literal_separator: true,
+            // Editors keep half-written copies under such names.
+            require_literal_leading_dot: true,
+        };
+        let paths = glob::glob_with(pattern, options).map_err(|error| error.msg.to_owned())?;
+        paths
+            .map(|path| {
+                path.map(|path| path.to_string_lossy().into_owned())
+                    .map_err(|error| error.to_string())
+            })
+            .collect()
+    }
+
+    fn plugin(&self, source: &str) -> Result<PluginPackage, Vec<Problem>> {
+        outrider_plugin_store::open(Path::new(source))
+    }
+
+    fn absolute(&self, path: &str) -> String {
+        std::path::absolute(path).map_or_else(
+            |_| path.to_owned(),
+            |path| path.to_string_lossy().into_owned(),
+        )
+    }
+}

@@ -1,0 +1,291 @@
+//! The order in which changed files reach Envoy.
+//!
+//! Envoy takes clusters, plugins, routes and listeners up one file at a time, while streams flow. No
+//! stream may meet a reference to something that is not there, so things appear before whatever refers
+//! to them and disappear after: first clusters and plugins old and new together, then routes, then
+//! listeners, then clusters and plugins without what nobody refers to any more.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use outrider_gateway::envoy::{
+    CDS_FILE, ECDS_FILE, FILTER_NAME, Files, LDS_FILE, RDS_FILE, ROUTE_CONFIGURATION,
+};
+use serde_json::Value;
+
+use crate::up::courier::{Courier, Document, Verdict, replace};
+
+/// One of the files that Envoy watches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Part {
+    /// Clusters.
+    Upstreams,
+    /// The filter's configuration.
+    Plugins,
+    /// All routes.
+    Routes,
+    /// Listeners.
+    Listeners,
+}
+
+impl Part {
+    /// What it is, in a message.
+    pub(crate) fn words(self) -> &'static str {
+        match self {
+            Self::Upstreams => "upstreams",
+            Self::Plugins => "plugins",
+            Self::Routes => "routes",
+            Self::Listeners => "listeners",
+        }
+    }
+
+    /// Its file in the state folder.
+    pub(crate) fn file_name(self) -> &'static str {
+        match self {
+            Self::Upstreams => CDS_FILE,
+            Self::Plugins => ECDS_FILE,
+            Self::Routes => RDS_FILE,
+            Self::Listeners => LDS_FILE,
+        }
+    }
+
+    fn of(self, files: &Files) -> &Value {
+        match self {
+            Self::Upstreams => &files.cds,
+            Self::Plugins => &files.ecds,
+            Self::Routes => &files.rds,
+            Self::Listeners => &files.lds,
+        }
+    }
+
+    fn document(self, folder: &Path) -> Document {
+        Document {
+            path: folder.join(self.file_name()),
+            counters: match self {
+                Self::Upstreams => r"cluster_manager\.cds".to_owned(),
+                Self::Plugins => {
+                    format!(r"extension_config_discovery\.http_filter\.{FILTER_NAME}")
+                }
+                // All listeners share one subscription, which carries the name of one of them.
+                Self::Routes => format!(r"http\..*\.rds\.{ROUTE_CONFIGURATION}"),
+                Self::Listeners => r"listener_manager\.lds".to_owned(),
+            },
+        }
+    }
+}
+
+/// One file to hand over.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Step {
+    pub(crate) part: Part,
+    pub(crate) content: Value,
+}
+
+/// The steps from one configuration to another; none where Envoy is told the same.
+pub(crate) fn steps(old: &Files, new: &Files) -> Vec<Step> {
+    let mut steps = Vec::new();
+    let mut step = |part: Part, before: &Value, content: &Value| {
+        if before != content {
+            steps.push(Step {
+                part,
+                content: content.clone(),
+            });
+        }
+    };
+    let upstreams = with_old_items(&old.cds, &new.cds, "/resources");
+    let plugins = with_old_items(
+        &old.ecds,
+        &new.ecds,
+        "/resources/0/typed_config/filter_config/value/plugins",
+    );
+    step(Part::Upstreams, &old.cds, &upstreams);
+    step(Part::Plugins, &old.ecds, &plugins);
+    step(Part::Routes, &old.rds, &new.rds);
+    step(Part::Listeners, &old.lds, &new.lds);
+    step(Part::Plugins, &plugins, &new.ecds);
+    step(Part::Upstreams, &upstreams, &new.cds);
+    steps
+}
+
+/// How [`apply`] ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Applied {
+    /// Envoy serves by the new configuration.
+    All,
+    /// Envoy refused a part, and serves by the old configuration; so say the files.
+    Refused(Part, String),
+}
+
+/// Takes Envoy from one configuration to another, or leaves it at the old one.
+///
+/// # Errors
+/// A file cannot be written, or Envoy gives no verdict.
+pub(crate) fn apply(
+    folder: &Path,
+    courier: &Courier<'_>,
+    old: &Files,
+    new: &Files,
+) -> anyhow::Result<Applied> {
+    let mut touched: Vec<Part> = Vec::new();
+    for Step { part, content } in steps(old, new) {
+        touched.push(part);
+        let verdict = courier.hand_over(&part.document(folder), &content.to_string())?;
+        if let Verdict::Refused(reason) = verdict {
+            go_back(folder, courier, old, &touched)?;
+            return Ok(Applied::Refused(part, reason));
+        }
+    }
+    Ok(Applied::All)
+}
+
+/// Puts the old files back, the last one touched first. Envoy took each of them before, so there is no
+/// second refusal to tell.
+fn go_back(
+    folder: &Path,
+    courier: &Courier<'_>,
+    old: &Files,
+    touched: &[Part],
+) -> anyhow::Result<()> {
+    let mut back = BTreeSet::new();
+    for part in touched.iter().rev() {
+        if back.insert(*part) {
+            courier.hand_over(&part.document(folder), &part.of(old).to_string())?;
+        }
+    }
+    Ok(())
+}
+
+/// Writes every file of a configuration, before Envoy starts.
+pub(crate) fn write_all(folder: &Path, files: &Files) -> anyhow::Result<()> {
+    for (name, content) in files.watched() {
+        replace(&folder.join(name), &content.to_string())?;
+    }
+    Ok(())
+}
+
+/// `new`, whose list at `pointer` also has the items of `old` whose `name` it has not.
+fn with_old_items(old: &Value, new: &Value, pointer: &str) -> Value {
+    let mut both = new.clone();
+    let old = old.pointer(pointer).and_then(Value::as_array);
+    let (Some(old), Some(new)) = (old, both.pointer_mut(pointer).and_then(Value::as_array_mut))
+    else {
+        return both;
+    };
+    let names: BTreeSet<Option<String>> = new.iter().map(name).collect();
+    new.extend(
+        old.iter()
+            .filter(|item| !names.contains(&name(item)))
+            .cloned(),
+    );
+    both
+}
+
+fn name(item: &Value) -> Option<String> {
+    item.get("name")?.as_str().map(str::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    const PLUGINS: &str = "/resources/0/typed_config/filter_config/value/plugins";
+
+    fn files(clusters: &[&str], plugins: &[(&str, &str)], routes: &str, listener: &str) -> Files {
+        let plugins: Vec<Value> = plugins
+            .iter()
+            .map(|(name, digest)| json!({"name": name, "digest": digest}))
+            .collect();
+        let clusters: Vec<Value> = clusters.iter().map(|name| json!({"name": name})).collect();
+        Files {
+            bootstrap: Value::Null,
+            cds: json!({"resources": clusters}),
+            ecds: json!({"resources": [{"typed_config": {"filter_config": {"value": {"plugins": plugins}}}}]}),
+            rds: json!({"resources": [routes]}),
+            lds: json!({"resources": [listener]}),
+        }
+    }
+
+    /// `cds.json: a b`, one line for each step.
+    fn told(old: &Files, new: &Files) -> Vec<String> {
+        steps(old, new)
+            .iter()
+            .map(|step| {
+                let pointer = match step.part {
+                    Part::Plugins => PLUGINS,
+                    _ => "/resources",
+                };
+                let items = step.content.pointer(pointer).unwrap().as_array().unwrap();
+                let items: Vec<String> = items
+                    .iter()
+                    .map(|item| match item {
+                        Value::String(text) => text.clone(),
+                        item => name(item).unwrap() + item["digest"].as_str().unwrap_or_default(),
+                    })
+                    .collect();
+                format!("{}: {}", step.part.file_name(), items.join(" "))
+            })
+            .collect()
+    }
+
+    #[test]
+    fn nothing_changed() {
+        let same = files(&["a"], &[("p", "1")], "r", "l");
+        assert_eq!(told(&same, &same.clone()), [] as [&str; 0]);
+    }
+
+    #[test]
+    fn only_what_changed_is_handed_over() {
+        let old = files(&["a"], &[("p", "1")], "r", "l");
+        assert_eq!(
+            told(&old, &files(&["a"], &[("p", "1")], "r2", "l")),
+            ["rds.json: r2"]
+        );
+        assert_eq!(
+            told(&old, &files(&["a"], &[("p", "2")], "r", "l")),
+            ["ecds.json: p2"]
+        );
+    }
+
+    #[test]
+    fn what_is_referred_to_comes_first_and_goes_last() {
+        let old = files(&["a", "b"], &[("p", "1"), ("q", "1")], "r", "l");
+        let new = files(&["b", "c"], &[("q", "2"), ("s", "1")], "r2", "l2");
+        assert_eq!(
+            told(&old, &new),
+            [
+                "cds.json: b c a",
+                "ecds.json: q2 s1 p1",
+                "rds.json: r2",
+                "lds.json: l2",
+                "ecds.json: q2 s1",
+                "cds.json: b c",
+            ]
+        );
+    }
+
+    #[test]
+    fn what_only_goes_goes_last() {
+        let old = files(&["a", "b"], &[("p", "1"), ("q", "1")], "r", "l");
+        let new = files(&["a"], &[("p", "1")], "r2", "l");
+        assert_eq!(
+            told(&old, &new),
+            ["rds.json: r2", "ecds.json: p1", "cds.json: a"]
+        );
+    }
+
+    #[test]
+    fn the_paths_are_those_of_the_renderer() {
+        let mut plan =
+            crate::up::changes::tests::plan(crate::up::changes::tests::BASE, "return {}\n");
+        let layout = crate::up::rendered::layout(&plan, Path::new("/state"));
+        let old = outrider_gateway::envoy::files(&plan, &layout);
+        let removed = plan.filter.plugins.pop().unwrap().name;
+        plan.upstreams.clear();
+        let new = outrider_gateway::envoy::files(&plan, &layout);
+        let told = told(&old, &new);
+        assert_eq!(told.len(), 2, "{told:?}");
+        assert!(told.iter().all(|step| !step.contains(&removed)), "{told:?}");
+    }
+}

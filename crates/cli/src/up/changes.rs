@@ -1,0 +1,184 @@
+//! What differs between two plans, one line each, for people.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use outrider_gateway::plan::{Plan, Project, Route};
+use outrider_plugin_formats::PluginEntry;
+
+/// How many routes are named before the rest is counted.
+const NAMED: usize = 10;
+
+/// Lines such as `added project shop`, `changed route shop/cart`, `plugin headers 1a2b3c → 9f8e7d`.
+pub(crate) fn summary(old: &Plan, new: &Plan) -> Vec<String> {
+    let mut lines = Vec::new();
+    if (&old.access_log, old.body_limit) != (&new.access_log, new.body_limit) {
+        lines.push("changed gateway".to_owned());
+    }
+    lines.extend(compare(
+        "listener",
+        old.listeners.iter().map(|item| (item.name.as_str(), item)),
+        new.listeners.iter().map(|item| (item.name.as_str(), item)),
+        |old, new| old == new,
+    ));
+    lines.extend(plugins(&old.filter.plugins, &new.filter.plugins));
+    let (old_projects, new_projects) = (by_name(&old.projects), by_name(&new.projects));
+    lines.extend(compare(
+        "project",
+        old_projects.iter().map(|(name, item)| (*name, *item)),
+        new_projects.iter().map(|(name, item)| (*name, *item)),
+        |old, new| (&old.hosts, &old.filter) == (&new.hosts, &new.filter),
+    ));
+    for (name, project) in &new_projects {
+        if let Some(before) = old_projects.get(name) {
+            lines.extend(routes(before, project));
+        }
+    }
+    lines.extend(compare(
+        "upstream",
+        old.upstreams.iter().map(|item| (item.name.as_str(), item)),
+        new.upstreams.iter().map(|item| (item.name.as_str(), item)),
+        |old, new| old == new,
+    ));
+    lines
+}
+
+/// What only a restart of the command brings about.
+pub(crate) fn needs_restart(old: &Plan, new: &Plan) -> Vec<&'static str> {
+    let mut keys = Vec::new();
+    if old.admin != new.admin {
+        keys.push("gateway.admin");
+    }
+    if old.workers != new.workers {
+        keys.push("gateway.workers");
+    }
+    keys
+}
+
+fn by_name(projects: &[Project]) -> BTreeMap<&str, &Project> {
+    projects
+        .iter()
+        .map(|project| (project.name.as_str(), project))
+        .collect()
+}
+
+/// Added, changed and removed things of one kind.
+fn compare<'a, T: 'a>(
+    noun: &str,
+    old: impl Iterator<Item = (&'a str, &'a T)>,
+    new: impl Iterator<Item = (&'a str, &'a T)>,
+    equal: impl Fn(&T, &T) -> bool,
+) -> Vec<String> {
+    let old: BTreeMap<&str, &T> = old.collect();
+    let new: BTreeMap<&str, &T> = new.collect();
+    let mut lines = Vec::new();
+    for (name, item) in &new {
+        match old.get(name) {
+            None => lines.push(format!("added {noun} {name}")),
+            Some(before) if !equal(before, item) => lines.push(format!("changed {noun} {name}")),
+            Some(_) => {}
+        }
+    }
+    for name in old.keys().filter(|name| !new.contains_key(*name)) {
+        lines.push(format!("removed {noun} {name}"));
+    }
+    if lines.len() > NAMED {
+        let rest = lines.len() - NAMED;
+        lines.truncate(NAMED);
+        lines.push(format!("and {rest} more {noun}s"));
+    }
+    lines
+}
+
+fn routes(old: &Project, new: &Project) -> Vec<String> {
+    let (old_routes, new_routes) = (named_routes(old), named_routes(new));
+    let mut lines = compare(
+        "route",
+        old_routes
+            .iter()
+            .map(|(name, route)| (name.as_str(), *route)),
+        new_routes
+            .iter()
+            .map(|(name, route)| (name.as_str(), *route)),
+        same_route,
+    );
+    if common(&old_routes, &new_routes) != common(&new_routes, &old_routes) {
+        lines.push(format!(
+            "changed the order of project {}'s routes",
+            new.name
+        ));
+    }
+    lines
+}
+
+fn named_routes(project: &Project) -> Vec<(String, &Route)> {
+    project
+        .routes
+        .iter()
+        .map(|route| (format!("{}/{}", project.name, route.name), route))
+        .collect()
+}
+
+/// The names of `routes` that are among `others` too, in the order of `routes`.
+fn common<'a>(routes: &'a [(String, &Route)], others: &[(String, &Route)]) -> Vec<&'a str> {
+    let others: BTreeSet<&str> = others.iter().map(|(name, _)| name.as_str()).collect();
+    routes
+        .iter()
+        .map(|(name, _)| name.as_str())
+        .filter(|name| others.contains(name))
+        .collect()
+}
+
+/// Places in the file are no part of it.
+fn same_route(old: &Route, new: &Route) -> bool {
+    (&old.matches, &old.action, &old.filter) == (&new.matches, &new.action, &new.filter)
+}
+
+fn plugins(old: &[PluginEntry], new: &[PluginEntry]) -> Vec<String> {
+    let old: BTreeMap<&str, &PluginEntry> = old
+        .iter()
+        .map(|entry| (entry.name.as_str(), entry))
+        .collect();
+    let mut lines = Vec::new();
+    for entry in new {
+        let Some(before) = old.get(entry.name.as_str()) else {
+            lines.push(format!("added plugin {} {}", entry.name, short(entry)));
+            continue;
+        };
+        if before.digest != entry.digest {
+            lines.push(format!(
+                "plugin {} {} → {}",
+                entry.name,
+                short(before),
+                short(entry)
+            ));
+        }
+        if (before.enabled, &before.config) != (entry.enabled, &entry.config) {
+            lines.push(format!("changed plugin {} at the gateway", entry.name));
+        }
+        let settings = |entry: &PluginEntry| PluginEntry {
+            digest: String::new(),
+            source: outrider_plugin_formats::PluginSource::Folder(String::new()),
+            enabled: false,
+            config: None,
+            ..entry.clone()
+        };
+        if settings(before) != settings(entry) {
+            lines.push(format!("changed the settings of plugin {}", entry.name));
+        }
+    }
+    for name in old.keys() {
+        if !new.iter().any(|entry| entry.name == **name) {
+            lines.push(format!("removed plugin {name}"));
+        }
+    }
+    lines
+}
+
+/// The beginning of a digest, enough to tell two versions apart.
+fn short(entry: &PluginEntry) -> String {
+    let digest = entry.digest.strip_prefix("sha256:");
+    digest.unwrap_or(&entry.digest).chars().take(6).collect()
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

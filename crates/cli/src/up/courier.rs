@@ -1,0 +1,122 @@
+//! Hands one file to Envoy and waits for its answer.
+//!
+//! Envoy watches the folder and reads a file when something is renamed over it. Its counters tell
+//! whether it took it; its log tells why not.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail};
+use outrider_envoy_process::{Admin, reason};
+
+use crate::up::log_view::Refusals;
+
+const PATIENCE: Duration = Duration::from_secs(10);
+const STEP: Duration = Duration::from_millis(3);
+/// The log comes through a pipe, and may lag behind the counters.
+const LOG_PATIENCE: Duration = Duration::from_millis(500);
+
+/// One file of dynamic configuration.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Document {
+    /// Where it is.
+    pub(crate) path: PathBuf,
+    /// A regular expression for the names, up to the last dot, of the counters that tell of it.
+    pub(crate) counters: String,
+}
+
+/// What Envoy did with a file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// It serves by it.
+    Taken,
+    /// It goes on with what it had, for this reason.
+    Refused(String),
+}
+
+/// What the counters say of one file.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Counts {
+    taken: u64,
+    refused: u64,
+}
+
+/// Hands over files.
+#[derive(Debug)]
+pub(crate) struct Courier<'a> {
+    admin: &'a Admin,
+    refusals: &'a Refusals,
+}
+
+impl<'a> Courier<'a> {
+    pub(crate) fn new(admin: &'a Admin, refusals: &'a Refusals) -> Self {
+        Self { admin, refusals }
+    }
+
+    /// Replaces the file and waits for Envoy's verdict.
+    ///
+    /// # Errors
+    /// The file cannot be written, or there is no verdict within ten seconds.
+    pub(crate) fn hand_over(&self, document: &Document, text: &str) -> anyhow::Result<Verdict> {
+        let before = self.counts(document)?;
+        self.refusals.take();
+        replace(&document.path, text)?;
+        let start = Instant::now();
+        loop {
+            let now = self.counts(document)?;
+            if now.refused > before.refused {
+                return Ok(Verdict::Refused(self.reason()));
+            }
+            if now.taken > before.taken {
+                return Ok(Verdict::Taken);
+            }
+            if start.elapsed() > PATIENCE {
+                bail!(
+                    "Envoy did not take up {} within {} s",
+                    document.path.display(),
+                    PATIENCE.as_secs()
+                );
+            }
+            thread::sleep(STEP);
+        }
+    }
+
+    fn counts(&self, document: &Document) -> anyhow::Result<Counts> {
+        let filter = format!(
+            r"^{}\.update_(success|rejected|failure)$",
+            document.counters
+        );
+        let mut counts = Counts::default();
+        for (name, value) in self.admin.stats(&filter)? {
+            if name.ends_with("_success") {
+                counts.taken += value;
+            } else {
+                counts.refused += value;
+            }
+        }
+        Ok(counts)
+    }
+
+    fn reason(&self) -> String {
+        let start = Instant::now();
+        loop {
+            if let Some(message) = self.refusals.take().pop() {
+                return reason(&message);
+            }
+            if start.elapsed() > LOG_PATIENCE {
+                return "it gave no reason".to_owned();
+            }
+            thread::sleep(STEP);
+        }
+    }
+}
+
+/// Puts a file in place of another in one step; a reader sees the old one or the new one.
+pub(crate) fn replace(path: &Path, text: &str) -> anyhow::Result<()> {
+    let new = path.with_extension("new");
+    fs::write(&new, text)
+        .and_then(|()| fs::rename(&new, path))
+        .with_context(|| format!("{} cannot be written", path.display()))
+}

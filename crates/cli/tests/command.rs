@@ -1,0 +1,344 @@
+//! The command as scripts and people meet it: help, output, exit codes. No Envoy is needed here; what
+//! needs one is in the end-to-end tests.
+
+#![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
+
+use std::fs;
+use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+const GOOD: &str = "\
+gateway:
+  listeners:
+    - {name: main, address: \"127.0.0.1:0\"}
+  use:
+    - {plugin: hello, config: {greeting: hi}}
+plugins:
+  hello: {source: hello}
+projects:
+  - name: shop
+    hosts: [shop.example]
+    routes:
+      - {name: cart, match: {path: /cart}, to: shop, use: [{plugin: hello, config: {greeting: cart}}]}
+      - {name: rest, match: {prefix: /}, to: shop}
+upstreams:
+  shop: {endpoints: [\"127.0.0.1:9\"]}
+";
+
+const BAD: &str = "\
+gateway:
+  listeners:
+    - {name: main, adress: \"127.0.0.1:0\"}
+  use:
+    - {plugin: hello, config: {greeting: 1}}
+plugins:
+  hello: {source: hello}
+  gone: {source: nowhere}
+projects:
+  - name: shop
+    hosts: [shop.example]
+    routes:
+      - {name: cart, match: {path: /cart}, to: shopp}
+upstreams:
+  shop: {endpoints: [\"127.0.0.1:9\"]}
+";
+
+/// A folder with `gateway.yaml` and a plugin.
+fn folder(gateway: &str) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let plugin = folder.path().join("hello");
+    fs::create_dir(&plugin).unwrap();
+    fs::write(folder.path().join("gateway.yaml"), gateway).unwrap();
+    fs::write(plugin.join("plugin.yaml"), "name: hello\nruntime: lua\n").unwrap();
+    fs::write(
+        plugin.join("config.schema.json"),
+        r#"{"type": "object", "properties": {"greeting": {"type": "string"}}, "additionalProperties": false}"#,
+    )
+    .unwrap();
+    fs::write(
+        plugin.join("main.lua"),
+        "return { version = 'v2', on_request = function() end }\n",
+    )
+    .unwrap();
+    folder
+}
+
+fn outrider(folder: &Path, arguments: &[&str]) -> Output {
+    command(folder, arguments).output().unwrap()
+}
+
+/// The command with nothing of the tester's own environment that it looks at.
+fn command(folder: &Path, arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_outrider"));
+    command
+        .current_dir(folder)
+        .args(arguments)
+        .env_remove("OUTRIDER_ENVOY")
+        .env_remove("OUTRIDER_MODULE")
+        .env_remove("OUTRIDER_HOME")
+        .env_remove("CLICOLOR_FORCE")
+        .env("COLUMNS", "100");
+    command
+}
+
+/// Exit code, standard output and standard error, as one text.
+fn told(output: &Output) -> String {
+    let section = |name: &str, bytes: &[u8]| {
+        let text = String::from_utf8_lossy(bytes);
+        let text = text.trim_end();
+        if text.is_empty() {
+            String::new()
+        } else {
+            format!("\n--- {name}\n{text}")
+        }
+    };
+    format!(
+        "exit code {}{}{}",
+        output.status.code().unwrap(),
+        section("standard output", &output.stdout),
+        section("standard error", &output.stderr)
+    )
+}
+
+#[test]
+fn help() {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, arguments) in [
+        ("outrider", vec!["--help"]),
+        ("up", vec!["up", "--help"]),
+        ("check", vec!["check", "--help"]),
+        ("explain", vec!["explain", "--help"]),
+        ("render", vec!["render", "--help"]),
+        ("render_envoy", vec!["render", "envoy", "--help"]),
+        ("envoy", vec!["envoy", "--help"]),
+        ("envoy_install", vec!["envoy", "install", "--help"]),
+        ("envoy_path", vec!["envoy", "path", "--help"]),
+        ("envoy_version", vec!["envoy", "version", "--help"]),
+        ("schema", vec!["schema", "--help"]),
+        ("completions", vec!["completions", "--help"]),
+    ] {
+        let output = outrider(folder.path(), &arguments);
+        let text = told(&output);
+        assert!(text.contains("Examples:"), "{name} has no examples");
+        insta::assert_snapshot!(format!("help_{name}"), text);
+    }
+}
+
+#[test]
+fn check_of_a_good_file() {
+    let folder = folder(GOOD);
+    insta::assert_snapshot!(told(&outrider(folder.path(), &["check", "gateway.yaml"])));
+}
+
+#[test]
+fn check_of_a_bad_file() {
+    let folder = folder(BAD);
+    insta::assert_snapshot!(told(&outrider(folder.path(), &["check", "gateway.yaml"])));
+}
+
+#[test]
+fn check_for_scripts() {
+    let folder = folder(BAD);
+    let output = outrider(folder.path(), &["check", "gateway.yaml", "--json"]);
+    assert_eq!(output.status.code(), Some(1));
+    let answer: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(answer["ok"], false);
+    let problems = answer["problems"].as_array().unwrap();
+    assert!(problems.len() >= 4, "{answer:#}");
+    assert_eq!(problems[0]["file"], "gateway.yaml");
+    assert!(
+        problems
+            .iter()
+            .all(|problem| problem["message"].is_string())
+    );
+
+    let folder = self::folder(GOOD);
+    let output = outrider(folder.path(), &["check", "gateway.yaml", "--json"]);
+    assert_eq!(output.status.code(), Some(0));
+    let answer: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(answer["ok"], true);
+}
+
+#[test]
+fn check_of_no_file() {
+    let folder = tempfile::tempdir().unwrap();
+    insta::assert_snapshot!(told(&outrider(folder.path(), &["check", "gateway.yaml"])));
+}
+
+#[test]
+fn wrong_use() {
+    let folder = tempfile::tempdir().unwrap();
+    insta::assert_snapshot!(
+        [
+            vec!["chek", "gateway.yaml"],
+            vec!["check"],
+            vec!["explain", "gateway.yaml", "--host", "a"],
+            vec![
+                "explain",
+                "gateway.yaml",
+                "--host",
+                "a",
+                "--path",
+                "/",
+                "--header",
+                "x"
+            ],
+        ]
+        .map(|arguments| told(&outrider(folder.path(), &arguments)))
+        .join("\n\n")
+    );
+}
+
+#[test]
+fn colour_is_for_terminals() {
+    let folder = folder(BAD);
+    let plain = outrider(folder.path(), &["check", "gateway.yaml"]);
+    assert!(!plain.stdout.contains(&0x1b));
+    let forced = command(folder.path(), &["check", "gateway.yaml"])
+        .env("CLICOLOR_FORCE", "1")
+        .output()
+        .unwrap();
+    assert!(forced.stdout.contains(&0x1b));
+    let unwanted = command(folder.path(), &["check", "gateway.yaml"])
+        .env("CLICOLOR_FORCE", "1")
+        .env("NO_COLOR", "1")
+        .output()
+        .unwrap();
+    assert!(!unwanted.stdout.contains(&0x1b));
+}
+
+#[test]
+fn explain() {
+    let folder = folder(GOOD);
+    let ask = |path| {
+        let arguments = [
+            "explain",
+            "gateway.yaml",
+            "--host",
+            "shop.example",
+            "--path",
+            path,
+        ];
+        told(&outrider(folder.path(), &arguments))
+    };
+    insta::assert_snapshot!(ask("/cart"));
+    insta::assert_snapshot!(ask("/other?x=1"));
+    let arguments = [
+        "explain",
+        "gateway.yaml",
+        "--host",
+        "nobody.example",
+        "--path",
+        "/",
+        "--json",
+    ];
+    insta::assert_snapshot!(told(&outrider(folder.path(), &arguments)));
+}
+
+#[test]
+fn render() {
+    let folder = folder(GOOD);
+    let output = outrider(
+        folder.path(),
+        &["render", "envoy", "gateway.yaml", "--output", "out"],
+    );
+    assert_eq!(output.status.code(), Some(0), "{}", told(&output));
+    let mut names: Vec<String> = fs::read_dir(folder.path().join("out"))
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    insta::assert_snapshot!(names.join("\n"));
+    let printed = outrider(
+        folder.path(),
+        &["render", "envoy", "gateway.yaml", "--static"],
+    );
+    assert_eq!(printed.status.code(), Some(0));
+    assert!(String::from_utf8_lossy(&printed.stdout).contains("static_resources:"));
+    let bad = self::folder(BAD);
+    let output = outrider(bad.path(), &["render", "envoy", "gateway.yaml"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(output.stdout.is_empty());
+}
+
+#[test]
+fn schema_and_completions() {
+    let folder = tempfile::tempdir().unwrap();
+    let schema = outrider(folder.path(), &["schema"]);
+    let schema: Value = serde_json::from_slice(&schema.stdout).unwrap();
+    assert!(schema["properties"]["gateway"].is_object());
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let script = outrider(folder.path(), &["completions", shell]);
+        assert!(
+            String::from_utf8_lossy(&script.stdout).contains("explain"),
+            "{shell}"
+        );
+    }
+}
+
+/// An Envoy that only says its version, and a file that is as good as a module until it is loaded.
+fn stand_ins(folder: &Path, version: &str) {
+    let envoy = folder.join("envoy");
+    let script = format!("#!/bin/sh\necho 'envoy  version: 0/{version}/Clean/RELEASE/BoringSSL'\n");
+    fs::write(&envoy, script).unwrap();
+    fs::set_permissions(&envoy, fs::Permissions::from_mode(0o755)).unwrap();
+    fs::write(folder.join("module.so"), "").unwrap();
+}
+
+#[test]
+fn envoy_path_and_version() {
+    let folder = tempfile::tempdir().unwrap();
+    stand_ins(folder.path(), "1.42.0");
+    let here = folder.path().canonicalize().unwrap().display().to_string();
+    let ask = |arguments: &[&str]| told(&outrider(folder.path(), arguments)).replace(&here, "HERE");
+    insta::assert_snapshot!(
+        [
+            ask(&["envoy", "version", "--envoy", "./envoy"]),
+            ask(&["envoy", "path", "--envoy", "envoy", "--json"]),
+            ask(&["envoy", "path", "--envoy", "nowhere"]),
+        ]
+        .join("\n\n")
+    );
+}
+
+#[test]
+fn up_tells_what_is_in_the_way() {
+    let folder = folder(GOOD);
+    let here = folder.path().canonicalize().unwrap().display().to_string();
+    let up = |arguments: &[&str]| {
+        let arguments = [&["up", "gateway.yaml"], arguments].concat();
+        told(&outrider(folder.path(), &arguments)).replace(&here, "HERE")
+    };
+    stand_ins(folder.path(), "1.39.0");
+    let old = up(&["--envoy", "envoy"]);
+    stand_ins(folder.path(), "1.40.0");
+    let no_envoy = up(&["--envoy", "nowhere"]);
+    let no_module = up(&["--envoy", "envoy", "--module", "nowhere.so"]);
+    // It ends at once, as an Envoy that cannot start does.
+    let ends = up(&["--envoy", "envoy", "--module", "module.so"]);
+    fs::write(folder.path().join("gateway.yaml"), BAD).unwrap();
+    let problems = up(&["--envoy", "envoy", "--module", "module.so"]);
+    insta::assert_snapshot!([old, no_envoy, no_module, ends, problems].join("\n\n"));
+}
+
+#[test]
+fn up_names_the_line_of_a_port_in_use() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port();
+    let folder = folder(&GOOD.replace("127.0.0.1:0", &format!("127.0.0.1:{port}")));
+    stand_ins(folder.path(), "1.40.0");
+    let arguments = [
+        "up",
+        "gateway.yaml",
+        "--envoy",
+        "envoy",
+        "--module",
+        "module.so",
+    ];
+    let output = outrider(folder.path(), &arguments);
+    insta::assert_snapshot!(told(&output).replace(&port.to_string(), "PORT"));
+}
