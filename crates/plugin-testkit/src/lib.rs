@@ -1,1 +1,33 @@
-//! A scripted stream, clock and upstream, for tests of plugins without Envoy.
+//! Tests of plugins without Envoy: a scripted stream, clock and upstream, a driver that plays a
+//! request and its response through a chain as Envoy would, and cases as data.
+//!
+//! The files of a plugin's `cases/` folder ([`load_cases`]) say what it has to do; [`run_case`] runs
+//! one here. The same files are replayed on the real Envoy elsewhere, so a case may say only what
+//! means the same in both: no clock that stands still, no header that only Envoy adds.
+//!
+//! Never a dependency of what ships inside Envoy.
+#![forbid(unsafe_code)]
+
+mod case;
+mod drive;
+mod headers;
+mod host;
+mod load;
+mod metrics;
+mod plugin;
+mod run;
+
+pub use case::{
+    Callout, CalloutAnswer, Case, CaseKind, Expect, ExpectedCallout, ExpectedMessage,
+    ExpectedRequest, ExpectedValues, Failure, Nothing, Request, Step, Upstream, Values, read_cases,
+};
+pub use drive::{Arrival, EndOfStream, Message, Outcome, Rest, Sent, play};
+pub use headers::Headers;
+pub use host::{
+    Buffers, CLOCK_START_MS, CalloutAnswer as ScriptedResponse, LogLine, MadeCallout, Metadata,
+    MetadataMap, ReportedFault, ScriptedAnswer, ScriptedHost,
+};
+pub use load::load_cases;
+pub use metrics::MetricTable;
+pub use plugin::LoadedPlugin;
+pub use run::{CaseResult, Difference, run_case};

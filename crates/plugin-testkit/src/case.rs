@@ -1,0 +1,474 @@
+//! Cases: what a plugin is asked to show, as data. The same files run here without Envoy, and again
+//! on the real one.
+
+use std::collections::BTreeMap;
+
+use outrider_plugin_formats::Problem;
+use outrider_yaml::{Document, Location};
+use serde::Deserialize;
+use serde_json::Value;
+
+/// One case of a plugin.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Case {
+    /// The file that holds it.
+    pub file: String,
+    /// The line on which it begins, from 1.
+    pub line: usize,
+    /// What it shows, in words.
+    pub name: String,
+    /// The gateway's configuration of the plugin.
+    pub config: Value,
+    /// What the route changes of it: a JSON Merge Patch.
+    pub route_config: Option<Value>,
+    /// How many bytes of a body may be held back; absent: the gateway's default.
+    pub body_limit: Option<usize>,
+    /// What happens with it.
+    pub kind: CaseKind,
+}
+
+/// What a case is about.
+#[derive(Debug, Clone, PartialEq)]
+pub enum CaseKind {
+    /// The configuration is refused, with a message that contains this.
+    Refused(String),
+    /// Requests, one after the other, to the same plugin.
+    Steps(Vec<Step>),
+}
+
+/// One request with all that belongs to it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Step {
+    /// What the client sends.
+    pub request: Request,
+    /// What the upstream answers.
+    pub upstream: Upstream,
+    /// What the plugin asks other services, in this order.
+    pub callouts: Vec<Callout>,
+    /// What has to come of it.
+    pub expect: Expect,
+}
+
+/// What a client sends.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Request {
+    /// Default: `GET`, or `POST` with a body.
+    pub method: Option<String>,
+    /// Path with query.
+    pub path: String,
+    /// Host.
+    pub host: String,
+    /// Headers.
+    pub headers: BTreeMap<String, Values>,
+    /// The body, in one piece and with a `content-length`.
+    pub body: Option<String>,
+    /// The body in chunks, without a `content-length`; excludes `body`.
+    pub chunks: Vec<String>,
+    /// Trailers; they need `chunks`.
+    pub trailers: BTreeMap<String, Values>,
+}
+
+impl Default for Request {
+    fn default() -> Self {
+        Self {
+            method: None,
+            path: "/".to_owned(),
+            host: "shop.example.com".to_owned(),
+            headers: BTreeMap::new(),
+            body: None,
+            chunks: Vec::new(),
+            trailers: BTreeMap::new(),
+        }
+    }
+}
+
+impl Request {
+    /// The method, said or implied.
+    pub fn method(&self) -> &str {
+        match &self.method {
+            Some(method) => method,
+            None if self.body.is_some() || !self.chunks.is_empty() => "POST",
+            None => "GET",
+        }
+    }
+}
+
+/// What the upstream answers.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Upstream {
+    /// Status code.
+    pub status: u16,
+    /// Headers.
+    pub headers: BTreeMap<String, Values>,
+    /// The body, in one piece and with a `content-length`.
+    pub body: Option<String>,
+    /// The body in chunks, without a `content-length`; excludes `body`.
+    pub chunks: Vec<String>,
+    /// Trailers; they need `chunks`.
+    pub trailers: BTreeMap<String, Values>,
+}
+
+impl Default for Upstream {
+    fn default() -> Self {
+        Self {
+            status: 200,
+            headers: BTreeMap::new(),
+            body: None,
+            chunks: Vec::new(),
+            trailers: BTreeMap::new(),
+        }
+    }
+}
+
+/// A header's value or values.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(rename = "$shape", rename_all = "lowercase")]
+pub enum Values {
+    /// One.
+    Text(String),
+    /// Several headers of one name.
+    List(Vec<String>),
+}
+
+impl Values {
+    /// All of them, in order.
+    pub fn as_slice(&self) -> &[String] {
+        match self {
+            Self::Text(value) => std::slice::from_ref(value),
+            Self::List(values) => values,
+        }
+    }
+}
+
+/// A question of the plugin to a service, and what it gets.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Callout {
+    /// What it asks.
+    pub expect: ExpectedCallout,
+    /// What it gets.
+    #[serde(default)]
+    pub answer: CalloutAnswer,
+}
+
+/// What a callout has to be.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ExpectedCallout {
+    /// The upstream's name.
+    pub upstream: String,
+    /// Method.
+    #[serde(default)]
+    pub method: Option<String>,
+    /// Path with query.
+    #[serde(default)]
+    pub path: Option<String>,
+    /// Headers; null: must not be there.
+    #[serde(default)]
+    pub headers: BTreeMap<String, ExpectedValues>,
+    /// Body.
+    #[serde(default)]
+    pub body: Option<String>,
+}
+
+/// What a callout gets: a response, or a failure.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct CalloutAnswer {
+    /// Status code.
+    pub status: u16,
+    /// Headers.
+    pub headers: BTreeMap<String, Values>,
+    /// Body.
+    pub body: String,
+    /// How long it takes, in milliseconds.
+    pub after_ms: u64,
+    /// Instead of a response.
+    pub failure: Option<Failure>,
+}
+
+impl Default for CalloutAnswer {
+    fn default() -> Self {
+        Self {
+            status: 200,
+            headers: BTreeMap::new(),
+            body: String::new(),
+            after_ms: 0,
+            failure: None,
+        }
+    }
+}
+
+/// How a callout fails.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Failure {
+    /// The service takes the request and never answers.
+    Timeout,
+    /// The service closes the connection without an answer.
+    Reset,
+    /// Nobody listens where the service should be.
+    Refused,
+    /// The gateway has no upstream of that name.
+    NoUpstream,
+}
+
+/// What has to come of a request. At least one of these is said.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Expect {
+    /// What the upstream gets; the word `none`: it is never asked.
+    pub upstream_request: Option<ExpectedRequest>,
+    /// What the client gets.
+    pub response: Option<ExpectedMessage>,
+    /// The least time that it takes, in milliseconds.
+    pub delay_ms: Option<u64>,
+    /// What lines of the plugin's log contain.
+    pub log: Vec<String>,
+    /// The response-code detail.
+    pub details: Option<String>,
+    /// What the message of the plugin's failure contains. Without this, a failure of the plugin
+    /// fails the case.
+    pub fault: Option<String>,
+}
+
+impl Expect {
+    fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// What an upstream has to get.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(rename = "$shape", rename_all = "lowercase")]
+pub enum ExpectedRequest {
+    /// The word `none`.
+    Text(Nothing),
+    /// A request.
+    Mapping(Box<ExpectedMessage>),
+}
+
+/// The word `none`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Nothing {
+    /// `none`
+    None,
+}
+
+/// What a message has to be; what is not said does not matter.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ExpectedMessage {
+    /// Status code of a response.
+    pub status: Option<u16>,
+    /// Method of a request.
+    pub method: Option<String>,
+    /// Path of a request, with query.
+    pub path: Option<String>,
+    /// Host of a request.
+    pub host: Option<String>,
+    /// Headers; null: must not be there.
+    pub headers: BTreeMap<String, ExpectedValues>,
+    /// The whole body.
+    pub body: Option<String>,
+    /// Part of the body.
+    pub body_contains: Option<String>,
+    /// Trailers; null: must not be there.
+    pub trailers: BTreeMap<String, ExpectedValues>,
+}
+
+/// The values that a header has to have, in order.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(rename = "$shape", rename_all = "lowercase")]
+pub enum ExpectedValues {
+    /// It must not be there.
+    Nothing(()),
+    /// One.
+    Text(String),
+    /// These.
+    List(Vec<String>),
+}
+
+impl ExpectedValues {
+    /// All of them, in order; none: it must not be there.
+    pub fn as_slice(&self) -> &[String] {
+        match self {
+            Self::Nothing(()) => &[],
+            Self::Text(value) => std::slice::from_ref(value),
+            Self::List(values) => values,
+        }
+    }
+}
+
+/// A case as it is written. A case with one step says it without `steps`.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct CaseForm {
+    name: outrider_yaml::Located<String>,
+    #[serde(default = "empty_config")]
+    config: Value,
+    #[serde(default)]
+    route_config: Option<Value>,
+    #[serde(default)]
+    body_limit: Option<usize>,
+    #[serde(default)]
+    refused: Option<String>,
+    #[serde(default)]
+    steps: Vec<StepForm>,
+    #[serde(default)]
+    request: Option<Request>,
+    #[serde(default)]
+    upstream: Option<Upstream>,
+    #[serde(default)]
+    callouts: Vec<Callout>,
+    #[serde(default)]
+    expect: Option<Expect>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct StepForm {
+    #[serde(default)]
+    request: Request,
+    #[serde(default)]
+    upstream: Upstream,
+    #[serde(default)]
+    callouts: Vec<Callout>,
+    expect: Expect,
+}
+
+/// A file holds one case, or a list.
+#[derive(Debug, Deserialize)]
+#[serde(rename = "$shape", rename_all = "lowercase")]
+enum FileForm {
+    Mapping(Box<CaseForm>),
+    List(Vec<CaseForm>),
+}
+
+fn empty_config() -> Value {
+    Value::Object(serde_json::Map::new())
+}
+
+/// Reads the cases in the text of `file`, or says all that is wrong with it.
+pub fn read_cases(file: &str, text: &str) -> Result<Vec<Case>, Vec<Problem>> {
+    let document = Document::parse(file, text)?;
+    let forms = match document.read()? {
+        FileForm::Mapping(form) => vec![*form],
+        FileForm::List(forms) => forms,
+    };
+    let mut problems = Vec::new();
+    if forms.is_empty() {
+        problems.push(document.problem(
+            Location { line: 1, column: 1 },
+            "there is no case in this file",
+            "write one, or remove the file".to_owned(),
+        ));
+    }
+    let mut cases = Vec::new();
+    for form in forms {
+        let location = form.name.location;
+        let mut wrong = |message: &str, mend: &str| {
+            problems.push(document.problem(location, message, mend.to_owned()));
+        };
+        if let Some(kind) = kind_of(&form, &mut wrong) {
+            cases.push(Case {
+                file: file.to_owned(),
+                line: location.line,
+                name: form.name.value,
+                config: form.config,
+                route_config: form.route_config,
+                body_limit: form.body_limit,
+                kind,
+            });
+        }
+    }
+    let mut seen = BTreeMap::new();
+    for case in &cases {
+        if let Some(first) = seen.insert(case.name.clone(), case.line) {
+            problems.push(document.problem(
+                Location {
+                    line: case.line,
+                    column: 0,
+                },
+                format!("the case of line {first} has this name, too"),
+                "name each case by what it alone shows".to_owned(),
+            ));
+        }
+    }
+    if problems.is_empty() {
+        Ok(cases)
+    } else {
+        Err(problems)
+    }
+}
+
+fn kind_of(form: &CaseForm, wrong: &mut dyn FnMut(&str, &str)) -> Option<CaseKind> {
+    let single = form.request.is_some()
+        || form.upstream.is_some()
+        || !form.callouts.is_empty()
+        || form.expect.is_some();
+    let ways = [form.refused.is_some(), !form.steps.is_empty(), single];
+    if ways.iter().filter(|way| **way).count() > 1 {
+        wrong(
+            "`refused`, `steps` and `request` (with `upstream`, `callouts`, `expect`) exclude each other",
+            "keep one of them",
+        );
+        return None;
+    }
+    if let Some(message) = &form.refused {
+        return Some(CaseKind::Refused(message.clone()));
+    }
+    let steps: Vec<Step> = if form.steps.is_empty() {
+        vec![Step {
+            request: form.request.clone().unwrap_or_default(),
+            upstream: form.upstream.clone().unwrap_or_default(),
+            callouts: form.callouts.clone(),
+            expect: form.expect.clone().unwrap_or_default(),
+        }]
+    } else {
+        form.steps
+            .iter()
+            .map(|step| Step {
+                request: step.request.clone(),
+                upstream: step.upstream.clone(),
+                callouts: step.callouts.clone(),
+                expect: step.expect.clone(),
+            })
+            .collect()
+    };
+    let mut right = true;
+    for step in &steps {
+        let Step {
+            request, upstream, ..
+        } = step;
+        if step.expect.is_empty() {
+            wrong(
+                "this case expects nothing, so it can never fail",
+                "write `expect:` with what the upstream or the client gets",
+            );
+            right = false;
+        }
+        if (request.body.is_some() && !request.chunks.is_empty())
+            || (upstream.body.is_some() && !upstream.chunks.is_empty())
+        {
+            wrong(
+                "`body` and `chunks` exclude each other",
+                "keep `body` for one piece with a content-length, `chunks` for several without",
+            );
+            right = false;
+        }
+        if (!request.trailers.is_empty() && request.chunks.is_empty())
+            || (!upstream.trailers.is_empty() && upstream.chunks.is_empty())
+        {
+            wrong(
+                "trailers follow a body in chunks only",
+                "write the body as `chunks`",
+            );
+            right = false;
+        }
+    }
+    right.then_some(CaseKind::Steps(steps))
+}

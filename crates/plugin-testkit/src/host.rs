@@ -1,0 +1,481 @@
+//! A [`Host`] without a proxy: everything that Envoy would keep for one stream, in plain fields that
+//! a test reads and writes.
+//!
+//! The trap: a buffer that Envoy would not have is `None` here, and changing it fails as it does
+//! there; an empty buffer is something else.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use outrider_plugin_api::{
+    Attribute, BodyBuffer, CalloutFailure, CalloutId, CalloutRequest, Cause, Direction, Fault,
+    HeaderMap, Host, Link, LogLevel, MetadataSource, MetadataValue, MetricId, Phase,
+};
+
+use crate::headers::Headers;
+
+/// When a fake clock begins: a moment in November 2023.
+pub const CLOCK_START_MS: u64 = 1_700_000_000_000;
+
+/// A line of a plugin in the log.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LogLine {
+    /// How grave.
+    pub level: LogLevel,
+    /// Whose.
+    pub plugin: String,
+    /// What it says.
+    pub message: String,
+}
+
+/// A plugin's failure, as the chain reported it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ReportedFault {
+    /// Whose.
+    pub plugin: String,
+    /// At which point.
+    pub phase: Phase,
+    /// Why.
+    pub cause: Cause,
+    /// What it says.
+    pub message: String,
+}
+
+/// A callout that a plugin made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MadeCallout {
+    /// The upstream's name.
+    pub upstream: String,
+    /// Headers, pseudo headers included.
+    pub headers: Headers,
+    /// Body.
+    pub body: Vec<u8>,
+    /// How long it waits.
+    pub timeout: Duration,
+}
+
+/// The response to a callout.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct CalloutAnswer {
+    /// Headers, `:status` included.
+    pub headers: Headers,
+    /// Body, in pieces.
+    pub body: Vec<Vec<u8>>,
+}
+
+/// What a scripted callout gets, and when.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ScriptedAnswer {
+    /// How long it takes; a [`CalloutFailure::Timeout`] takes the callout's own time.
+    pub after: Duration,
+    /// What comes.
+    pub answer: Result<CalloutAnswer, CalloutFailure>,
+}
+
+/// Something that a plugin waits for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Event {
+    Callout(CalloutId, Result<CalloutAnswer, CalloutFailure>),
+    Timer(u64),
+}
+
+/// A value of metadata, as it is kept.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Metadata {
+    /// Text.
+    String(Vec<u8>),
+    /// Number.
+    Number(f64),
+    /// Truth value.
+    Bool(bool),
+}
+
+/// Metadata by namespace and key.
+pub type MetadataMap = BTreeMap<(Vec<u8>, Vec<u8>), Metadata>;
+
+/// The bodies of one direction.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Buffers {
+    /// What was held back; there from the first chunk that is held back until it goes on.
+    pub held: Option<Vec<u8>>,
+    /// The chunk of the current body call.
+    pub received: Option<Vec<u8>>,
+}
+
+/// One stream.
+#[derive(Debug)]
+pub struct ScriptedHost {
+    /// The worker that serves it.
+    pub worker: usize,
+    /// Request headers.
+    pub request_headers: Option<Headers>,
+    /// Request trailers.
+    pub request_trailers: Option<Headers>,
+    /// Response headers.
+    pub response_headers: Option<Headers>,
+    /// Response trailers.
+    pub response_trailers: Option<Headers>,
+    /// The request's body.
+    pub request_body: Buffers,
+    /// The response's body.
+    pub response_body: Buffers,
+    /// How many bytes are held back at most; 0: no limit.
+    pub body_limit: usize,
+    /// The route's metadata.
+    pub route_metadata: MetadataMap,
+    /// The stream's own.
+    pub dynamic_metadata: MetadataMap,
+    /// Facts.
+    pub attributes: Vec<(Attribute, Vec<u8>)>,
+    /// How often the route was to be chosen anew.
+    pub route_cache_clearings: usize,
+    /// Answers to callouts, in the order in which they will be made.
+    pub answers: VecDeque<ScriptedAnswer>,
+    /// Callouts that were made, in order.
+    pub callouts: Vec<MadeCallout>,
+    /// Values of metrics: sums of counters and gauges, last values of histograms.
+    pub metrics: BTreeMap<MetricId, i64>,
+    /// What plugins logged.
+    pub log: RefCell<Vec<LogLine>>,
+    /// What plugins failed with.
+    pub faults: Vec<ReportedFault>,
+    /// Time since the clock began.
+    pub elapsed: Duration,
+    started: Duration,
+    /// By time, and for the same time by order.
+    events: BTreeMap<(Duration, u64), Event>,
+    last_event: u64,
+}
+
+impl Default for ScriptedHost {
+    fn default() -> Self {
+        Self {
+            worker: 0,
+            request_headers: None,
+            request_trailers: None,
+            response_headers: None,
+            response_trailers: None,
+            request_body: Buffers::default(),
+            response_body: Buffers::default(),
+            body_limit: 1024 * 1024,
+            route_metadata: MetadataMap::new(),
+            dynamic_metadata: MetadataMap::new(),
+            attributes: vec![
+                (Attribute::SourceAddress, b"127.0.0.1:50000".to_vec()),
+                (Attribute::DestinationAddress, b"127.0.0.1:10000".to_vec()),
+                (Attribute::Protocol, b"HTTP/1.1".to_vec()),
+                (Attribute::RouteName, b"route-0".to_vec()),
+                (Attribute::UpstreamCluster, b"upstream".to_vec()),
+            ],
+            route_cache_clearings: 0,
+            answers: VecDeque::new(),
+            callouts: Vec::new(),
+            metrics: BTreeMap::new(),
+            log: RefCell::default(),
+            faults: Vec::new(),
+            elapsed: Duration::ZERO,
+            started: Duration::ZERO,
+            events: BTreeMap::new(),
+            last_event: 0,
+        }
+    }
+}
+
+impl ScriptedHost {
+    /// A stream that begins when the clock has run for `elapsed`.
+    pub fn starting_at(elapsed: Duration) -> Self {
+        Self {
+            elapsed,
+            started: elapsed,
+            ..Self::default()
+        }
+    }
+
+    /// How long the stream has lasted.
+    pub fn age(&self) -> Duration {
+        self.elapsed.saturating_sub(self.started)
+    }
+
+    /// The headers or trailers of a map.
+    pub fn map(&self, map: HeaderMap) -> Option<&Headers> {
+        match map {
+            HeaderMap::RequestHeaders => self.request_headers.as_ref(),
+            HeaderMap::RequestTrailers => self.request_trailers.as_ref(),
+            HeaderMap::ResponseHeaders => self.response_headers.as_ref(),
+            HeaderMap::ResponseTrailers => self.response_trailers.as_ref(),
+        }
+    }
+
+    /// The same, to be changed; also where there is none yet.
+    pub fn map_slot(&mut self, map: HeaderMap) -> &mut Option<Headers> {
+        match map {
+            HeaderMap::RequestHeaders => &mut self.request_headers,
+            HeaderMap::RequestTrailers => &mut self.request_trailers,
+            HeaderMap::ResponseHeaders => &mut self.response_headers,
+            HeaderMap::ResponseTrailers => &mut self.response_trailers,
+        }
+    }
+
+    /// The bodies of a direction.
+    pub fn buffers(&mut self, direction: Direction) -> &mut Buffers {
+        match direction {
+            Direction::Request => &mut self.request_body,
+            Direction::Response => &mut self.response_body,
+        }
+    }
+
+    fn buffer(&self, direction: Direction, buffer: BodyBuffer) -> Option<&Vec<u8>> {
+        let buffers = match direction {
+            Direction::Request => &self.request_body,
+            Direction::Response => &self.response_body,
+        };
+        match buffer {
+            BodyBuffer::Held => buffers.held.as_ref(),
+            BodyBuffer::Received => buffers.received.as_ref(),
+        }
+    }
+
+    fn buffer_mut(&mut self, direction: Direction, buffer: BodyBuffer) -> Option<&mut Vec<u8>> {
+        let buffers = self.buffers(direction);
+        match buffer {
+            BodyBuffer::Held => buffers.held.as_mut(),
+            BodyBuffer::Received => buffers.received.as_mut(),
+        }
+    }
+
+    /// Sets a fact.
+    pub fn set_attribute(&mut self, attribute: Attribute, value: impl Into<Vec<u8>>) {
+        self.attributes.retain(|(other, _)| *other != attribute);
+        self.attributes.push((attribute, value.into()));
+    }
+
+    /// The value of a metric; 0 where nothing was counted.
+    pub fn metric_value(&self, metric: Option<MetricId>) -> i64 {
+        metric
+            .and_then(|metric| self.metrics.get(&metric).copied())
+            .unwrap_or_default()
+    }
+
+    fn schedule(&mut self, after: Duration, event: impl FnOnce(u64) -> Event) -> u64 {
+        self.last_event += 1;
+        let id = self.last_event;
+        self.events.insert((self.elapsed + after, id), event(id));
+        id
+    }
+
+    /// The next thing that happens, with the clock put forward to it.
+    pub(crate) fn next_event(&mut self) -> Option<Event> {
+        let ((at, _), event) = self.events.pop_first()?;
+        self.elapsed = self.elapsed.max(at);
+        Some(event)
+    }
+}
+
+impl Host for ScriptedHost {
+    fn worker(&self) -> usize {
+        self.worker
+    }
+
+    fn header(&self, map: HeaderMap, name: &[u8], index: usize) -> Option<&[u8]> {
+        self.map(map)?.values(name).nth(index)
+    }
+
+    fn header_count(&self, map: HeaderMap, name: &[u8]) -> usize {
+        self.map(map)
+            .map_or(0, |headers| headers.values(name).count())
+    }
+
+    fn headers(&self, map: HeaderMap, visit: &mut dyn FnMut(&[u8], &[u8])) {
+        for (name, value) in self.map(map).iter().flat_map(|headers| headers.iter()) {
+            visit(name, value);
+        }
+    }
+
+    fn set_header(&mut self, map: HeaderMap, name: &[u8], value: &[u8]) -> bool {
+        self.map_slot(map)
+            .as_mut()
+            .map(|headers| headers.set(name, value))
+            .is_some()
+    }
+
+    fn add_header(&mut self, map: HeaderMap, name: &[u8], value: &[u8]) -> bool {
+        self.map_slot(map)
+            .as_mut()
+            .map(|headers| headers.add(name, value))
+            .is_some()
+    }
+
+    fn remove_header(&mut self, map: HeaderMap, name: &[u8]) -> bool {
+        self.map_slot(map)
+            .as_mut()
+            .map(|headers| headers.remove(name))
+            .is_some()
+    }
+
+    fn buffer_len(&self, direction: Direction, buffer: BodyBuffer) -> usize {
+        self.buffer(direction, buffer).map_or(0, Vec::len)
+    }
+
+    fn buffer_pieces(
+        &self,
+        direction: Direction,
+        buffer: BodyBuffer,
+        visit: &mut dyn FnMut(&[u8]),
+    ) {
+        // Envoy's buffers come in slices; pieces this small find whoever counts on one.
+        const PIECE: usize = 7;
+        for piece in self
+            .buffer(direction, buffer)
+            .into_iter()
+            .flat_map(|bytes| bytes.chunks(PIECE))
+        {
+            visit(piece);
+        }
+    }
+
+    fn buffer_drain(&mut self, direction: Direction, buffer: BodyBuffer, length: usize) -> bool {
+        match self.buffer_mut(direction, buffer) {
+            Some(bytes) => {
+                bytes.drain(..length.min(bytes.len()));
+                true
+            }
+            None => false,
+        }
+    }
+
+    fn buffer_append(&mut self, direction: Direction, buffer: BodyBuffer, bytes: &[u8]) -> bool {
+        self.buffer_mut(direction, buffer)
+            .map(|buffer| buffer.extend_from_slice(bytes))
+            .is_some()
+    }
+
+    fn buffer_limit(&self) -> usize {
+        self.body_limit
+    }
+
+    fn metadata(
+        &self,
+        source: MetadataSource,
+        namespace: &[u8],
+        key: &[u8],
+    ) -> Option<MetadataValue<'_>> {
+        let map = match source {
+            MetadataSource::Dynamic => &self.dynamic_metadata,
+            MetadataSource::Route => &self.route_metadata,
+        };
+        Some(match map.get(&(namespace.to_vec(), key.to_vec()))? {
+            Metadata::String(text) => MetadataValue::String(text),
+            Metadata::Number(number) => MetadataValue::Number(*number),
+            Metadata::Bool(value) => MetadataValue::Bool(*value),
+        })
+    }
+
+    fn set_metadata(&mut self, namespace: &[u8], key: &[u8], value: MetadataValue<'_>) {
+        let value = match value {
+            MetadataValue::String(text) => Metadata::String(text.to_vec()),
+            MetadataValue::Number(number) => Metadata::Number(number),
+            MetadataValue::Bool(value) => Metadata::Bool(value),
+        };
+        self.dynamic_metadata
+            .insert((namespace.to_vec(), key.to_vec()), value);
+    }
+
+    fn attribute(&self, attribute: Attribute) -> Option<&[u8]> {
+        self.attributes
+            .iter()
+            .find(|(other, _)| *other == attribute)
+            .map(|(_, value)| value.as_slice())
+    }
+
+    fn response_code(&self) -> Option<u16> {
+        let status = self.response_headers.as_ref()?.get(b":status")?;
+        std::str::from_utf8(status).ok()?.parse().ok()
+    }
+
+    fn clear_route_cache(&mut self) {
+        self.route_cache_clearings += 1;
+    }
+
+    fn start_callout(&mut self, request: &CalloutRequest<'_>) -> Result<CalloutId, CalloutFailure> {
+        let mut headers = Headers::new();
+        for (name, value) in request.headers {
+            headers.add(name, value);
+        }
+        let complete = [":method", ":path", ":authority"]
+            .iter()
+            .all(|name| headers.get(name.as_bytes()).is_some());
+        self.callouts.push(MadeCallout {
+            upstream: String::from_utf8_lossy(request.cluster).into_owned(),
+            headers,
+            body: request.body.to_vec(),
+            timeout: request.timeout,
+        });
+        let scripted = self.answers.pop_front();
+        if !complete {
+            return Err(CalloutFailure::MissingHeaders);
+        }
+        // Nobody there whom the script does not name.
+        let Some(ScriptedAnswer { after, answer }) = scripted else {
+            return Err(CalloutFailure::ClusterNotFound);
+        };
+        let (after, answer) = match answer {
+            Err(
+                failure @ (CalloutFailure::ClusterNotFound
+                | CalloutFailure::MissingHeaders
+                | CalloutFailure::StreamOver),
+            ) => return Err(failure),
+            Err(CalloutFailure::Timeout) => (request.timeout, answer),
+            _ if after >= request.timeout => (request.timeout, Err(CalloutFailure::Timeout)),
+            _ => (after, answer),
+        };
+        let id = self.schedule(after, |id| Event::Callout(CalloutId(id), answer));
+        Ok(CalloutId(id))
+    }
+
+    fn start_timer(&mut self, delay: Duration) -> Option<u64> {
+        Some(self.schedule(delay, Event::Timer))
+    }
+
+    fn add_metric(&mut self, metric: MetricId, amount: i64) {
+        *self.metrics.entry(metric).or_default() += amount;
+    }
+
+    fn record_metric(&mut self, metric: MetricId, value: u64) {
+        self.metrics
+            .insert(metric, i64::try_from(value).unwrap_or(i64::MAX));
+    }
+
+    fn metric(&self, metric: MetricId) -> Option<u64> {
+        u64::try_from(self.metrics.get(&metric).copied().unwrap_or_default()).ok()
+    }
+
+    fn log_enabled(&self, _level: LogLevel) -> bool {
+        true
+    }
+
+    fn log(&self, level: LogLevel, plugin: &str, message: &str) {
+        self.log.borrow_mut().push(LogLine {
+            level,
+            plugin: plugin.to_owned(),
+            message: message.to_owned(),
+        });
+    }
+
+    fn unix_millis(&self) -> u64 {
+        CLOCK_START_MS + u64::try_from(self.elapsed.as_millis()).unwrap_or(u64::MAX)
+    }
+
+    fn start_unix_millis(&self) -> u64 {
+        CLOCK_START_MS + u64::try_from(self.started.as_millis()).unwrap_or(u64::MAX)
+    }
+
+    fn report_fault(&mut self, link: &Link, phase: Phase, fault: &Fault) {
+        self.faults.push(ReportedFault {
+            plugin: link.name.to_string(),
+            phase,
+            cause: fault.cause,
+            message: fault.message.clone(),
+        });
+    }
+}

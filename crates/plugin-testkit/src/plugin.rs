@@ -1,0 +1,186 @@
+//! A plugin as the kit runs it: how to load it, what its configurations have to satisfy, and what a
+//! chain of it alone looks like.
+
+use std::fmt;
+use std::sync::Arc;
+
+use outrider_plugin_api::{
+    Cause, Chain, FailureAction, FailurePolicy, Link, LinkMetrics, LoadError, Plugin, ScopedConfig,
+};
+use outrider_plugin_formats as formats;
+use serde_json::Value;
+
+use crate::metrics::MetricTable;
+
+type Load = Box<dyn Fn() -> Result<Arc<dyn Plugin>, LoadError> + Send + Sync>;
+
+/// A plugin that loads, and can be loaded anew for each case.
+pub struct LoadedPlugin {
+    name: String,
+    load: Load,
+    schema: Option<jsonschema::Validator>,
+    failure_policy: FailurePolicy,
+}
+
+impl fmt::Debug for LoadedPlugin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LoadedPlugin")
+            .field("name", &self.name)
+            .finish_non_exhaustive()
+    }
+}
+
+impl LoadedPlugin {
+    /// A plugin that `load` makes, with the failure policy that a manifest has which says nothing:
+    /// closed, 500.
+    pub fn new(
+        name: &str,
+        load: impl Fn() -> Result<Arc<dyn Plugin>, LoadError> + Send + Sync + 'static,
+    ) -> Self {
+        Self {
+            name: name.to_owned(),
+            load: Box::new(load),
+            schema: None,
+            failure_policy: failure_policy(&formats::FailurePolicy::default()),
+        }
+    }
+
+    /// The plugin with a JSON Schema that its configurations have to satisfy.
+    pub fn with_schema(mut self, schema: &Value) -> Result<Self, LoadError> {
+        let validator = jsonschema::draft202012::new(schema)
+            .map_err(|error| self.refuse(format!("config.schema.json: {error}")))?;
+        self.schema = Some(validator);
+        Ok(self)
+    }
+
+    /// The plugin with a failure policy.
+    #[must_use]
+    pub fn with_failure_policy(mut self, policy: &formats::FailurePolicy) -> Self {
+        self.failure_policy = failure_policy(policy);
+        self
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn refuse(&self, message: String) -> LoadError {
+        LoadError {
+            plugin: self.name.clone(),
+            message,
+        }
+    }
+
+    /// Whether its schema lets a configuration pass; the error names each place.
+    pub fn check_config(&self, config: &Value) -> Result<(), LoadError> {
+        let problems: Vec<String> = self
+            .schema
+            .iter()
+            .flat_map(|schema| schema.iter_errors(config))
+            .map(|error| {
+                let place = error.instance_path().to_string();
+                if place.is_empty() {
+                    error.to_string()
+                } else {
+                    format!("{place}: {error}")
+                }
+            })
+            .collect();
+        if problems.is_empty() {
+            Ok(())
+        } else {
+            Err(self.refuse(problems.join("\n")))
+        }
+    }
+
+    /// Loads the plugin anew, configures it, and makes a chain of it alone. `patch` is what project
+    /// and route change of the gateway's `config`.
+    pub fn chain(
+        &self,
+        config: &Value,
+        patch: Option<&Value>,
+        metrics: &mut MetricTable,
+    ) -> Result<Arc<Chain>, LoadError> {
+        let mut effective = config.clone();
+        if let Some(patch) = patch {
+            merge(&mut effective, patch);
+        }
+        self.check_config(&effective)?;
+        let plugin = (self.load)()?;
+        let scoped = ScopedConfig {
+            scope: if patch.is_some() {
+                "project test, route test".to_owned()
+            } else {
+                "gateway".to_owned()
+            },
+            base: Some(config.to_string().into()),
+            route: patch.map(|patch| patch.to_string().into()),
+            effective: effective.to_string().into(),
+        };
+        let configured = plugin.configure(&scoped, metrics)?;
+        Ok(Arc::new(Chain::new(vec![Link {
+            name: self.name.as_str().into(),
+            interest: plugin.interest(),
+            plugin: Some(configured),
+            failure_policy: self.failure_policy,
+            metrics: LinkMetrics::define(&self.name, metrics),
+            faults: Arc::default(),
+        }])))
+    }
+}
+
+/// JSON Merge Patch (RFC 7396).
+fn merge(target: &mut Value, patch: &Value) {
+    let Value::Object(changes) = patch else {
+        *target = patch.clone();
+        return;
+    };
+    if !target.is_object() {
+        *target = Value::Object(serde_json::Map::new());
+    }
+    let Value::Object(entries) = target else {
+        return;
+    };
+    for (key, change) in changes {
+        if change.is_null() {
+            entries.shift_remove(key);
+        } else {
+            merge(entries.entry(key.clone()).or_insert(Value::Null), change);
+        }
+    }
+}
+
+fn failure_policy(policy: &formats::FailurePolicy) -> FailurePolicy {
+    FailurePolicy::new(policy.status, |cause| {
+        let cause = match cause {
+            Cause::Error => formats::Cause::Error,
+            Cause::Time => formats::Cause::Time,
+            Cause::Memory => formats::Cause::Memory,
+            Cause::Unavailable => formats::Cause::Unavailable,
+        };
+        match policy.action(cause) {
+            formats::FailureAction::Open => FailureAction::Open,
+            formats::FailureAction::Closed => FailureAction::Closed,
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn merge_patches_as_rfc_7396_says() {
+        let mut target = json!({"a": "b", "c": {"d": "e", "f": "g"}, "l": [1]});
+        merge(
+            &mut target,
+            &json!({"a": "z", "c": {"f": null}, "l": [2], "n": {"x": null, "y": 1}}),
+        );
+        assert_eq!(
+            target,
+            json!({"a": "z", "c": {"d": "e"}, "l": [2], "n": {"y": 1}})
+        );
+    }
+}

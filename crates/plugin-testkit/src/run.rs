@@ -1,0 +1,504 @@
+//! Runs cases, and says what came out differently.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::Duration;
+
+use outrider_plugin_api::CalloutFailure;
+
+use crate::case::{
+    Callout, CalloutAnswer, Case, CaseKind, Expect, ExpectedCallout, ExpectedMessage,
+    ExpectedRequest, ExpectedValues, Failure, Step, Values,
+};
+use crate::drive::{Arrival, Message, Outcome, Sent, play};
+use crate::headers::Headers;
+use crate::host::{self, MadeCallout, ScriptedAnswer, ScriptedHost};
+use crate::metrics::MetricTable;
+use crate::plugin::LoadedPlugin;
+
+/// What came of a case.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CaseResult {
+    /// `file:line: name`.
+    pub case: String,
+    /// What came out differently; empty: nothing.
+    pub differences: Vec<Difference>,
+}
+
+impl CaseResult {
+    /// Whether all was as the case says.
+    pub fn is_right(&self) -> bool {
+        self.differences.is_empty()
+    }
+}
+
+impl fmt::Display for CaseResult {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.case)?;
+        for difference in &self.differences {
+            write!(f, "\n  {difference}")?;
+        }
+        Ok(())
+    }
+}
+
+/// One thing that came out differently.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Difference {
+    /// What, for example ``response header `x-user` ``.
+    pub what: String,
+    /// What the case says.
+    pub expected: String,
+    /// What came.
+    pub got: String,
+}
+
+impl fmt::Display for Difference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{}\n    expected: {}\n    got:      {}",
+            self.what, self.expected, self.got
+        )
+    }
+}
+
+/// Runs a case once for each way in which messages can arrive, with a freshly loaded plugin each
+/// time. A difference that only one way shows names that way.
+pub fn run_case(plugin: &LoadedPlugin, case: &Case) -> CaseResult {
+    let mut differences: Vec<Difference> = Vec::new();
+    for arrival in Arrival::ALL {
+        let found = run_once(plugin, case, arrival);
+        let is_first = arrival == Arrival::ALL[0];
+        let is_sound = differences.is_empty();
+        differences.extend(found.into_iter().filter_map(|mut difference| {
+            if !is_first {
+                // What every way shows is said once.
+                if !is_sound {
+                    return None;
+                }
+                difference.what =
+                    format!("{} (when messages arrive as {arrival:?})", difference.what);
+            }
+            Some(difference)
+        }));
+    }
+    CaseResult {
+        case: format!("{}:{}: {}", case.file, case.line, case.name),
+        differences,
+    }
+}
+
+fn run_once(plugin: &LoadedPlugin, case: &Case, arrival: Arrival) -> Vec<Difference> {
+    let mut check = Check::default();
+    let mut metrics = MetricTable::new();
+    let chain = plugin.chain(&case.config, case.route_config.as_ref(), &mut metrics);
+    match (&case.kind, chain) {
+        (CaseKind::Refused(message), Err(error)) => {
+            check.contains("the configuration's refusal", message, &error.to_string());
+        }
+        (CaseKind::Refused(message), Ok(_)) => check.differs(
+            "the configuration",
+            format!("refused, with {message:?}"),
+            "accepted",
+        ),
+        (CaseKind::Steps(_), Err(error)) => {
+            check.differs("the configuration", "accepted", format!("refused: {error}"));
+        }
+        (CaseKind::Steps(steps), Ok(chain)) => {
+            let mut elapsed = Duration::ZERO;
+            for (index, step) in steps.iter().enumerate() {
+                check.place = if steps.len() > 1 {
+                    format!("step {}: ", index + 1)
+                } else {
+                    String::new()
+                };
+                let mut host = ScriptedHost::starting_at(elapsed);
+                if let Some(limit) = case.body_limit {
+                    host.body_limit = limit;
+                }
+                host.answers = step.callouts.iter().map(scripted).collect();
+                let outcome = play(
+                    chain.clone(),
+                    &request(step),
+                    &upstream(step),
+                    arrival,
+                    host,
+                );
+                check.step(step, &outcome);
+                elapsed = outcome.host.elapsed;
+            }
+        }
+    }
+    check.differences
+}
+
+fn add_all(headers: &mut Headers, values: &BTreeMap<String, Values>) {
+    for (name, values) in values {
+        for value in values.as_slice() {
+            headers.add(name.as_bytes(), value.as_bytes());
+        }
+    }
+}
+
+fn message(
+    mut headers: Headers,
+    said: &BTreeMap<String, Values>,
+    body: Option<&String>,
+    chunks: &[String],
+    trailers: &BTreeMap<String, Values>,
+) -> Message {
+    add_all(&mut headers, said);
+    if let Some(body) = body
+        && headers.get(b"content-length").is_none()
+    {
+        headers.set(b"content-length", body.len().to_string().as_bytes());
+    }
+    let chunks = body
+        .into_iter()
+        .chain(chunks)
+        .filter(|chunk| !chunk.is_empty())
+        .map(|chunk| chunk.as_bytes().to_vec())
+        .collect();
+    let trailers = (!trailers.is_empty()).then(|| {
+        let mut map = Headers::new();
+        add_all(&mut map, trailers);
+        map
+    });
+    Message {
+        headers,
+        chunks,
+        trailers,
+    }
+}
+
+fn request(step: &Step) -> Message {
+    let request = &step.request;
+    let headers = Headers::new()
+        .with(":authority", &request.host)
+        .with(":path", &request.path)
+        .with(":method", request.method())
+        .with(":scheme", "http");
+    message(
+        headers,
+        &request.headers,
+        request.body.as_ref(),
+        &request.chunks,
+        &request.trailers,
+    )
+}
+
+fn upstream(step: &Step) -> Message {
+    let upstream = &step.upstream;
+    message(
+        Headers::new().with(":status", upstream.status.to_string()),
+        &upstream.headers,
+        upstream.body.as_ref(),
+        &upstream.chunks,
+        &upstream.trailers,
+    )
+}
+
+fn scripted(callout: &Callout) -> ScriptedAnswer {
+    let CalloutAnswer {
+        status,
+        headers,
+        body,
+        after_ms,
+        failure,
+    } = &callout.answer;
+    let answer = match failure {
+        None => {
+            let mut map = Headers::new().with(":status", status.to_string());
+            add_all(&mut map, headers);
+            Ok(host::CalloutAnswer {
+                headers: map,
+                body: vec![body.as_bytes().to_vec()],
+            })
+        }
+        Some(Failure::Timeout) => Err(CalloutFailure::Timeout),
+        Some(Failure::Reset | Failure::Refused) => Err(CalloutFailure::Reset),
+        Some(Failure::NoUpstream) => Err(CalloutFailure::ClusterNotFound),
+    };
+    ScriptedAnswer {
+        after: Duration::from_millis(*after_ms),
+        answer,
+    }
+}
+
+/// Collects differences.
+#[derive(Debug, Default)]
+struct Check {
+    place: String,
+    differences: Vec<Difference>,
+}
+
+impl Check {
+    fn differs(&mut self, what: &str, expected: impl Into<String>, got: impl Into<String>) {
+        self.differences.push(Difference {
+            what: format!("{}{what}", self.place),
+            expected: expected.into(),
+            got: got.into(),
+        });
+    }
+
+    fn equal(&mut self, what: &str, expected: &str, got: &str) {
+        if expected != got {
+            self.differs(what, format!("{expected:?}"), format!("{got:?}"));
+        }
+    }
+
+    fn contains(&mut self, what: &str, expected: &str, got: &str) {
+        if !got.contains(expected) {
+            self.differs(
+                what,
+                format!("something with {expected:?}"),
+                format!("{got:?}"),
+            );
+        }
+    }
+
+    fn step(&mut self, step: &Step, outcome: &Outcome) {
+        let Expect {
+            upstream_request,
+            response,
+            delay_ms,
+            log,
+            details,
+            fault,
+        } = &step.expect;
+        for problem in &outcome.problems {
+            self.differs("the stream", "an end", problem.as_str());
+        }
+        if outcome.reset {
+            self.differs(
+                "the stream",
+                "an end",
+                "a reset: the plugin replied when the response was on its way",
+            );
+        }
+        match (upstream_request, &outcome.upstream_request) {
+            (Some(ExpectedRequest::Text(_)), Some(got)) => {
+                self.differs("the upstream's request", "none", one_line(got));
+            }
+            (Some(ExpectedRequest::Mapping(_)), None) => {
+                let got = match &outcome.response {
+                    Some(response) => format!("none; the client got {}", one_line(response)),
+                    None => "none".to_owned(),
+                };
+                self.differs("the upstream's request", "one", got);
+            }
+            (Some(ExpectedRequest::Mapping(expected)), Some(got)) => {
+                self.message("upstream's request", expected, got);
+            }
+            _ => {}
+        }
+        match (response, &outcome.response) {
+            (Some(expected), Some(got)) => self.message("response", expected, got),
+            (Some(_), None) => self.differs("the response", "one", "none"),
+            (None, _) => {}
+        }
+        if let Some(delay) = delay_ms {
+            let took = u64::try_from(outcome.duration().as_millis()).unwrap_or(u64::MAX);
+            if took < *delay {
+                self.differs(
+                    "the time that it takes",
+                    format!("at least {delay} ms"),
+                    format!("{took} ms"),
+                );
+            }
+        }
+        if let Some(expected) = details {
+            self.equal("the response-code detail", expected, &outcome.details);
+        }
+        self.log(log, outcome);
+        self.fault(fault.as_deref(), outcome);
+        self.callouts(&step.callouts, &outcome.host.callouts);
+    }
+
+    fn log(&mut self, expected: &[String], outcome: &Outcome) {
+        let lines = outcome.host.log.borrow();
+        for text in expected {
+            if !lines.iter().any(|line| line.message.contains(text)) {
+                let got: Vec<_> = lines.iter().map(|line| line.message.as_str()).collect();
+                self.differs(
+                    "the log",
+                    format!("a line with {text:?}"),
+                    format!("{got:?}"),
+                );
+            }
+        }
+    }
+
+    fn fault(&mut self, expected: Option<&str>, outcome: &Outcome) {
+        let faults: Vec<String> = outcome
+            .host
+            .faults
+            .iter()
+            .map(|fault| {
+                format!(
+                    "{} in {}: {}",
+                    fault.cause.word(),
+                    fault.phase,
+                    fault.message
+                )
+            })
+            .collect();
+        let got = if faults.is_empty() {
+            "none".to_owned()
+        } else {
+            faults.join("; ")
+        };
+        match expected {
+            Some(text) if !faults.iter().any(|fault| fault.contains(text)) => {
+                self.differs("the plugin's failure", format!("one with {text:?}"), got);
+            }
+            None if !faults.is_empty() => self.differs("the plugin's failure", "none", got),
+            _ => {}
+        }
+    }
+
+    fn callouts(&mut self, expected: &[Callout], got: &[MadeCallout]) {
+        for (index, callout) in expected.iter().enumerate() {
+            let number = index + 1;
+            match got.get(index) {
+                Some(made) => self.callout(number, &callout.expect, made),
+                None => self.differs(
+                    &format!("callout {number}"),
+                    format!("one to {}", callout.expect.upstream),
+                    "none",
+                ),
+            }
+        }
+        for made in got.iter().skip(expected.len()) {
+            self.differs(
+                "callouts",
+                format!("{} of them", expected.len()),
+                format!(
+                    "one more, to {}: {} {}",
+                    made.upstream,
+                    made.headers.text(":method"),
+                    made.headers.text(":path")
+                ),
+            );
+        }
+    }
+
+    fn callout(&mut self, number: usize, expected: &ExpectedCallout, made: &MadeCallout) {
+        let what = format!("callout {number}");
+        let ExpectedCallout {
+            upstream,
+            method,
+            path,
+            headers,
+            body,
+        } = expected;
+        self.equal(&format!("{what}: upstream"), upstream, &made.upstream);
+        for (name, expected) in [(":method", method), (":path", path)] {
+            if let Some(expected) = expected {
+                self.equal(
+                    &format!("{what}: `{name}`"),
+                    expected,
+                    &made.headers.text(name),
+                );
+            }
+        }
+        self.headers(&format!("{what}: header"), headers, Some(&made.headers));
+        if let Some(body) = body {
+            self.equal(
+                &format!("{what}: body"),
+                body,
+                &String::from_utf8_lossy(&made.body),
+            );
+        }
+    }
+
+    fn headers(
+        &mut self,
+        what: &str,
+        expected: &BTreeMap<String, ExpectedValues>,
+        got: Option<&Headers>,
+    ) {
+        for (name, values) in expected {
+            let expected = values.as_slice();
+            let got: Vec<String> = got
+                .into_iter()
+                .flat_map(|headers| headers.values(name.as_bytes()))
+                .map(|value| String::from_utf8_lossy(value).into_owned())
+                .collect();
+            if expected != got {
+                self.differs(
+                    &format!("{what} `{name}`"),
+                    list_of(expected),
+                    list_of(&got),
+                );
+            }
+        }
+    }
+
+    fn message(&mut self, what: &str, expected: &ExpectedMessage, got: &Sent) {
+        let ExpectedMessage {
+            status,
+            method,
+            path,
+            host,
+            headers,
+            body,
+            body_contains,
+            trailers,
+        } = expected;
+        let status = status.map(|status| status.to_string());
+        for (name, expected) in [
+            (":status", &status),
+            (":method", method),
+            (":path", path),
+            (":authority", host),
+        ] {
+            if let Some(expected) = expected {
+                self.equal(
+                    &format!("{what} `{name}`"),
+                    expected,
+                    &got.headers.text(name),
+                );
+            }
+        }
+        self.headers(&format!("{what} header"), headers, Some(&got.headers));
+        self.headers(&format!("{what} trailer"), trailers, got.trailers.as_ref());
+        let text = String::from_utf8_lossy(&got.body);
+        if let Some(expected) = body {
+            self.equal(&format!("{what} body"), expected, &text);
+        }
+        if let Some(expected) = body_contains {
+            self.contains(&format!("{what} body"), expected, &text);
+        }
+        if let Some(length) = got.headers.get(b"content-length")
+            && got.complete
+            && !got.body.is_empty()
+            && length != got.body.len().to_string().as_bytes()
+        {
+            self.differs(
+                &format!("{what} `content-length`"),
+                got.body.len().to_string(),
+                String::from_utf8_lossy(length).into_owned(),
+            );
+        }
+    }
+}
+
+fn list_of(values: &[String]) -> String {
+    match values {
+        [] => "nothing".to_owned(),
+        [value] => format!("{value:?}"),
+        values => format!("{values:?}"),
+    }
+}
+
+fn one_line(message: &Sent) -> String {
+    let first = [":status", ":method", ":path"]
+        .iter()
+        .map(|name| message.headers.text(name))
+        .filter(|text| !text.is_empty())
+        .collect::<Vec<_>>()
+        .join(" ");
+    format!("{first} {:?}", String::from_utf8_lossy(&message.body))
+}

@@ -1,0 +1,10 @@
+//! The kit itself.
+#![expect(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "a test that cannot go on has failed"
+)]
+
+mod cases;
+mod driver;
+mod scripted;
