@@ -39,6 +39,14 @@ fmt: ## Format the code
 lint: test-tools ## Lints only
 	@$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
 
+docs: tools ## Write the generated pages under docs/ anew
+	$(call step,'docs')
+	@mkdir -p docs
+	@$(CARGO) run --locked --quiet -p outrider-cli -- schema > docs/.outrider.schema.json
+	@mv docs/.outrider.schema.json docs/outrider.schema.json
+	@$(CARGO) run --locked --quiet -p outrider-cli -- schema --format markdown > docs/.configuration.md
+	@mv docs/.configuration.md docs/configuration.md
+
 clean: ## Remove what was built; the installed Envoy stays
 	@$(CARGO) clean
 

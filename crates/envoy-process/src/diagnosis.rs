@@ -8,13 +8,18 @@ use crate::log::{Level, LogLine};
 /// The sentence for the end of an Envoy that wrote these lines last.
 pub(crate) fn of_end(lines: &[LogLine]) -> String {
     let told = |at_least: Level| {
-        lines
-            .iter()
-            .rev()
-            .find(move |line| line.level >= at_least && line.component != "stderr")
+        lines.iter().rev().find(move |line| {
+            line.level >= at_least && !["stderr", "backtrace"].contains(&line.component.as_str())
+        })
     };
+    // A crash is told before its many frames.
+    let crash = lines
+        .iter()
+        .rev()
+        .find(|line| line.component == "backtrace" && line.message.starts_with("Caught "));
     // Faults of the kind that ends Envoy come before the last words, which only repeat them.
-    let last = told(Level::Critical)
+    let last = crash
+        .or_else(|| told(Level::Critical))
         .or_else(|| told(Level::Error))
         .or_else(|| lines.last());
     last.map_or_else(
@@ -174,6 +179,18 @@ mod tests {
         .map(LogLine::parse)
         .collect();
         assert_eq!(of_end(&lines), "yaml-cpp: error at line 2");
+        let crash: Vec<LogLine> = [
+            "[t][error][dynamic_modules] plugin a: main.lua:3: oh",
+            "[t][critical][backtrace] Caught Segmentation fault, suspect faulting address 0x6e4",
+            "[t][critical][backtrace] #0: [0x7f024997c050]",
+        ]
+        .into_iter()
+        .map(LogLine::parse)
+        .collect();
+        assert_eq!(
+            of_end(&crash),
+            "Caught Segmentation fault, suspect faulting address 0x6e4"
+        );
         assert_eq!(of_end(&lines[2..3]), "yaml-cpp: error at line 2");
         assert_eq!(of_end(&[]), "it wrote nothing");
     }

@@ -9,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
-use outrider_envoy_process::{Admin, reason};
+use outrider_envoy_process::Admin;
 
 use crate::up::log_view::Refusals;
 
@@ -102,8 +102,8 @@ impl<'a> Courier<'a> {
     fn reason(&self) -> String {
         let start = Instant::now();
         loop {
-            if let Some(message) = self.refusals.take().pop() {
-                return reason(&message);
+            if let Some(reason) = self.refusals.take().pop() {
+                return reason;
             }
             if start.elapsed() > LOG_PATIENCE {
                 return "it gave no reason".to_owned();

@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context as _, bail};
-use outrider_envoy_process::{Drained, Envoy, Error, Options, Search, StandardOutput, reason};
+use outrider_envoy_process::{Drained, Envoy, Error, Options, Search, StandardOutput};
 use outrider_gateway::envoy::{self, Files};
 use outrider_gateway::plan::Plan;
 use outrider_plugin_formats::Problem;
@@ -91,6 +91,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
         files,
         watch: Watch::default(),
         told: Vec::new(),
+        behind: false,
     };
     gateway.watch.set(paths(&compiled.files), since);
     while !stop.stop() {
@@ -113,8 +114,10 @@ struct Gateway {
     plan: Plan,
     files: Files,
     watch: Watch,
-    /// The problems that were told last; none since a change worked.
+    /// The problems that were told last; none since the file had none.
     told: Vec<Problem>,
+    /// Whether the last change was not applied.
+    behind: bool,
 }
 
 impl Gateway {
@@ -131,9 +134,10 @@ impl Gateway {
                 output::note(Styled(WARN, "not applied; what worked goes on"));
                 self.told = compiled.problems;
             }
+            self.behind = true;
             return Ok(());
         };
-        let recovered = !std::mem::take(&mut self.told).is_empty();
+        self.told.clear();
         for key in changes::needs_restart(&self.plan, &plan) {
             output::warning(format_args!(
                 "{key} changed; that takes effect when `outrider up` is started again"
@@ -141,7 +145,7 @@ impl Gateway {
         }
         let files = envoy::files(&plan, &layout(&plan, self.state.folder()));
         if apply::steps(&self.files, &files).is_empty() {
-            if recovered {
+            if std::mem::take(&mut self.behind) {
                 output::line(format_args!(
                     "{}: the file is again as what is served",
                     Styled(GOOD, "no problems")
@@ -166,15 +170,19 @@ impl Gateway {
                 }
                 self.plan = plan;
                 self.files = files;
+                self.behind = false;
             }
-            Ok(Applied::Refused(part, why)) => output::note(format_args!(
-                "{} the {} ({}): {}\n{}",
-                Styled(BAD, "Envoy refused"),
-                part.words(),
-                part.file_name(),
-                with_place(&self.file, &plan, &why),
-                Styled(WARN, "not applied; what worked goes on")
-            )),
+            Ok(Applied::Refused(part, why)) => {
+                self.behind = true;
+                output::note(format_args!(
+                    "{} the {} ({}): {}\n{}",
+                    Styled(BAD, "Envoy refused"),
+                    part.words(),
+                    part.file_name(),
+                    with_place(&self.file, &plan, &why),
+                    Styled(WARN, "not applied; what worked goes on")
+                ));
+            }
             // The loop tells of an Envoy that has ended.
             Err(error) => output::error(&error.context("the change may be applied in part")),
         }
@@ -235,7 +243,7 @@ fn refused_at_start(
     let mut reasons: BTreeSet<String> = BTreeSet::new();
     while reasons.is_empty() && begin.elapsed() < Duration::from_millis(500) {
         thread::sleep(Duration::from_millis(20));
-        reasons.extend(refusals.take().iter().map(|message| reason(message)));
+        reasons.extend(refusals.take());
     }
     if reasons.is_empty() {
         reasons.extend(rejections.into_iter().map(|rejection| {

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use outrider_envoy_process::{Level, LogLine, LogSink};
+use outrider_envoy_process::{Level, LogLine, LogSink, reason};
 
 use crate::output::{self, BAD, DIM, Styled, WARN};
 
@@ -11,13 +11,20 @@ const REFUSED: &str = "Filesystem config update rejected: ";
 /// The component that a dynamic module's log lines carry: plugins speak through it.
 const PLUGINS: &str = "dynamic_modules";
 
+/// How the module's reason for a refusal follows upon what is refused. Envoy's own message, which comes
+/// next, names none.
+const OF_MODULE: &str = " is refused: ";
+
 /// Messages that say nothing a user of this command can act on, or that the command says better.
-const KNOWN: [&str; 5] = [
+const KNOWN: [&str; 8] = [
     "There is no configured limit to the number of allowed active downstream connections",
     "caught ENVOY_SIGTERM",
     REFUSED,
     "lds: listener '",
+    "listener '",
     "cds: cluster '",
+    "Dynamic module ABI version",
+    "Unable to load dynamic module",
 ];
 
 /// How much is shown.
@@ -29,30 +36,55 @@ pub(crate) enum Verbosity {
     Whole,
 }
 
-/// The reasons that Envoy gave for refusing files, in the order of the refusals.
+/// Why files were refused, one sentence (or one line for each fault of a plugin) for each refusal.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Refusals(Arc<Mutex<Vec<String>>>);
+pub(crate) struct Refusals(Arc<Mutex<Collected>>);
+
+#[derive(Debug, Default)]
+struct Collected {
+    reasons: Vec<String>,
+    /// What the module said since Envoy's last refusal.
+    of_module: Vec<String>,
+}
 
 impl Refusals {
     /// Takes what has been collected.
     pub(crate) fn take(&self) -> Vec<String> {
-        std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
+        let mut collected = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        collected.of_module.clear();
+        std::mem::take(&mut collected.reasons)
     }
 
-    fn push(&self, reason: &str) {
-        let mut reasons = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        reasons.push(reason.to_owned());
+    /// Collects from one line; true where it is a reason, which the command itself tells.
+    fn collect(&self, line: &LogLine) -> bool {
+        let mut collected = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(message) = line.message.strip_prefix(REFUSED) {
+            let of_module = std::mem::take(&mut collected.of_module);
+            collected.reasons.push(if of_module.is_empty() {
+                reason(message)
+            } else {
+                of_module.join("\n")
+            });
+            return true;
+        }
+        if line.component == PLUGINS
+            && line.message.starts_with("filter ")
+            && let Some((_, why)) = line.message.split_once(OF_MODULE)
+        {
+            collected.of_module.push(why.to_owned());
+            return true;
+        }
+        false
     }
 }
 
 /// A sink that shows lines and collects refusals.
 pub(crate) fn sink(verbosity: Verbosity, refusals: Refusals) -> LogSink {
     Box::new(move |line| {
-        if let Some(reason) = line.message.strip_prefix(REFUSED) {
-            refusals.push(reason);
-        }
+        let is_reason = refusals.collect(line);
         match verbosity {
             Verbosity::Whole => output::note(Styled(DIM, line)),
+            Verbosity::Tidy if is_reason => {}
             Verbosity::Tidy => {
                 if let Some(text) = tidy(line) {
                     output::note(text);
@@ -79,8 +111,9 @@ fn tidy(line: &LogLine) -> Option<String> {
         Level::Warning => WARN,
         Level::Error | Level::Critical => BAD,
     };
-    let source = if of_plugin { "plugin" } else { "envoy" };
-    let label = format!("{source} {}:", line.level);
+    // A plugin's line begins with its name.
+    let source = if of_plugin { "" } else { "envoy " };
+    let label = format!("{source}{}:", line.level);
     Some(format!("{} {}", Styled(style, label), line.message))
 }
 
@@ -97,8 +130,8 @@ mod tests {
         assert_eq!(shown("[t][info][main] starting"), None);
         assert_eq!(shown("[t][warning][main] caught ENVOY_SIGTERM"), None);
         assert_eq!(
-            shown("[t][info][dynamic_modules] headers: hello").unwrap(),
-            "plugin info: headers: hello"
+            shown("[t][info][dynamic_modules] plugin headers: hello").unwrap(),
+            "info: plugin headers: hello"
         );
         assert_eq!(shown("[t][error][http] no").unwrap(), "envoy error: no");
         assert_eq!(shown("panicked").unwrap(), "envoy warning: panicked");
@@ -108,10 +141,19 @@ mod tests {
     fn refusals_are_kept() {
         let refusals = Refusals::default();
         let mut sink = sink(Verbosity::Tidy, refusals.clone());
-        sink(&LogLine::parse(
-            "[t][warning][config] Filesystem config update rejected: no such cluster",
-        ));
+        let mut write = |line: &str| sink(&LogLine::parse(line));
+        write("[t][warning][config] Filesystem config update rejected: no such cluster");
         assert_eq!(refusals.take(), ["no such cluster"]);
         assert_eq!(refusals.take(), [] as [&str; 0]);
+        write(
+            "[t][error][dynamic_modules] filter outrider: the plugins' configuration is refused: a.lua:1: no",
+        );
+        write(
+            "[t][error][dynamic_modules] filter outrider: the plugins' configuration is refused: b.lua:2: nor",
+        );
+        write(
+            "[t][warning][config] Filesystem config update rejected: Failed to initialize dynamic module",
+        );
+        assert_eq!(refusals.take(), ["a.lua:1: no\nb.lua:2: nor"]);
     }
 }
