@@ -1,1 +1,42 @@
-//! Lua plugins: LuaJIT states, the SDK, the sandbox, budgets.
+//! Lua plugins: LuaJIT states with a memory and a time budget, the SDK in a closed sandbox, and the
+//! [`Plugin`] that streams are passed through.
+//!
+//! One VM per plugin version and worker, made before the first request; one more checks
+//! configurations. Not here: where a plugin's files come from, and anything of Envoy.
+//!
+//! The traps are those of LuaJIT's C interface; they are named in `ffi`.
+
+mod configured;
+mod ffi;
+mod file_log;
+mod plugin;
+mod query;
+mod schema;
+mod shared;
+mod source;
+mod streams;
+mod vm;
+mod watchdog;
+
+use std::sync::Arc;
+
+use outrider_plugin_api::{LoadError, Metrics, Plugin};
+
+pub use source::LuaSource;
+
+/// Loads a plugin: compiles its files, runs its entry, finds its handlers, and makes a VM for each of
+/// `workers`.
+///
+/// # Errors
+/// A file does not compile, a module is missing, code at the top of a file raises an error, there is
+/// no handler, or the memory budget does not hold the plugin.
+pub fn load(
+    source: LuaSource,
+    workers: usize,
+    metrics: &mut dyn Metrics,
+) -> Result<Arc<dyn Plugin>, LoadError> {
+    Ok(Arc::new(plugin::LuaPlugin::load(source, workers, metrics)?))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,272 @@
+//! A Lua plugin with one configuration: what streams call.
+
+use std::sync::Arc;
+
+use outrider_plugin_api::{
+    Call, Cause, ConfiguredPlugin, Decision, Direction, Fault, LogLevel, Pause, Phase, Slot,
+    Stream, Wake,
+};
+
+use crate::ffi::{Context, LuaError, LuaErrorKind, Outcome, Pending, Step, Thread};
+use crate::plugin::{Core, Held};
+use crate::streams::{Lookup, Paused, Wait};
+use crate::vm::{Documents, Intake, Vm};
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct LuaConfigured {
+    core: Arc<Core>,
+    documents: Documents,
+}
+
+impl LuaConfigured {
+    pub(crate) fn new(core: Arc<Core>, documents: Documents) -> Self {
+        Self { core, documents }
+    }
+
+    /// Turns a run's outcome into a decision, and keeps or drops its coroutine.
+    fn conclude(
+        &self,
+        held: &mut Held,
+        thread: Thread,
+        phase: Phase,
+        outcome: Outcome,
+        slot: &mut Slot,
+        stream: &mut dyn Stream,
+    ) -> Result<Decision, Fault> {
+        *slot = outcome.slot;
+        let Some(vm) = &mut held.vm else {
+            return Err(unavailable(NO_VM));
+        };
+        let decision = match (outcome.step, outcome.pending) {
+            (Step::Done, pending) => {
+                vm.reuse(thread);
+                match pending {
+                    // The handler caught the error of a place that cannot be left by a yield, such
+                    // as a callback of gsub. The reply holds nevertheless.
+                    Pending::Reply(reply) => Ok(Decision::Reply(reply)),
+                    Pending::Nothing | Pending::Event(_) | Pending::Body => Ok(Decision::Continue),
+                }
+            }
+            (Step::Yielded, Pending::Reply(reply)) => {
+                vm.state.release(thread);
+                Ok(Decision::Reply(reply))
+            }
+            (Step::Yielded, Pending::Event(id)) => pause(vm, slot, thread, phase, Wait::Event(id))
+                .map(|()| Decision::Pause(Pause::Event)),
+            (Step::Yielded, Pending::Body) => pause(vm, slot, thread, phase, Wait::Body)
+                .map(|()| Decision::Pause(Pause::WholeBody)),
+            (Step::Yielded, Pending::Nothing) => {
+                vm.state.release(thread);
+                Err(Fault {
+                    cause: Cause::Error,
+                    message: "the handler yielded without anything to wait for".to_owned(),
+                })
+            }
+            (Step::Failed(error), _) => {
+                if stream.log_enabled(LogLevel::Debug)
+                    && error.kind == LuaErrorKind::Error
+                    && let Some(calls) = vm.state.traceback(&thread)
+                {
+                    stream.log(LogLevel::Debug, &format!("{}\n{calls}", error.message));
+                }
+                vm.state.release(thread);
+                return Err(self.failed(held, error));
+            }
+        };
+        vm.state.tidy();
+        decision
+    }
+
+    /// The fault of an error; a VM without memory is replaced.
+    fn failed(&self, held: &mut Held, error: LuaError) -> Fault {
+        let cause = match error.kind {
+            LuaErrorKind::Error => Cause::Error,
+            LuaErrorKind::Time => Cause::Time,
+            LuaErrorKind::Memory => {
+                self.core.replace(held);
+                Cause::Memory
+            }
+        };
+        Fault {
+            cause,
+            message: error.message,
+        }
+    }
+
+    fn ready(&self, held: &mut Held) -> Result<(), Fault> {
+        let Some(vm) = &mut held.vm else {
+            return Err(unavailable(NO_VM));
+        };
+        vm.configure(&self.documents, Intake::Checked, None)
+            .map_err(|error| self.failed(held, error))
+    }
+}
+
+const NO_VM: &str = "the worker's Lua VM used up its memory and could not be replaced";
+const LOST: &str = "the stream's state was lost as the plugin's VM used up its memory";
+const BUSY: &str = "the worker has no Lua VM for this, or it is in use";
+
+fn unavailable(message: &str) -> Fault {
+    Fault {
+        cause: Cause::Unavailable,
+        message: message.to_owned(),
+    }
+}
+
+fn pause(
+    vm: &mut Vm,
+    slot: &mut Slot,
+    thread: Thread,
+    phase: Phase,
+    wait: Wait,
+) -> Result<(), Fault> {
+    let Some((_, entry)) = vm.state.streams().entry(slot) else {
+        vm.state.release(thread);
+        return Err(unavailable(LOST));
+    };
+    let paused = Paused {
+        thread,
+        phase,
+        wait,
+    };
+    let earlier = entry.paused(phase.direction()).replace(paused);
+    if let Some(earlier) = earlier {
+        vm.state.release(earlier.thread);
+    }
+    Ok(())
+}
+
+/// The number of a phase's handler among those that `plugin.lua` found; 0 is their table.
+fn handler_number(phase: Phase) -> usize {
+    match phase {
+        Phase::RequestHeaders => 1,
+        Phase::RequestBody => 2,
+        Phase::RequestTrailers => 3,
+        Phase::ResponseHeaders => 4,
+        Phase::ResponseBody => 5,
+        Phase::ResponseTrailers => 6,
+        Phase::Log => 7,
+    }
+}
+
+impl ConfiguredPlugin for LuaConfigured {
+    fn call(
+        &self,
+        slot: &mut Slot,
+        call: Call,
+        stream: &mut dyn Stream,
+    ) -> Result<Decision, Fault> {
+        let mut held = self
+            .core
+            .worker(stream.worker())
+            .ok_or_else(|| unavailable(BUSY))?;
+        self.ready(&mut held)?;
+        let Some(vm) = &mut held.vm else {
+            return Err(unavailable(NO_VM));
+        };
+        if vm.state.streams().look_up(*slot) == Lookup::Lost {
+            return Err(unavailable(LOST));
+        }
+        let thread = match vm.thread() {
+            Ok(thread) => thread,
+            Err(error) => return Err(self.failed(&mut held, error)),
+        };
+        let context = Context {
+            stream: &mut *stream,
+            wake: None,
+            phase: call.phase,
+            config: self.documents.id,
+            slot: *slot,
+            budget: self.core.time_budget,
+        };
+        let number = handler_number(call.phase);
+        let outcome = vm.state.start(&thread, number, call.end_of_stream, context);
+        self.conclude(&mut held, thread, call.phase, outcome, slot, stream)
+    }
+
+    fn resume(
+        &self,
+        slot: &mut Slot,
+        direction: Direction,
+        wake: Wake<'_>,
+        stream: &mut dyn Stream,
+    ) -> Result<Decision, Fault> {
+        let mut held = self
+            .core
+            .worker(stream.worker())
+            .ok_or_else(|| unavailable(BUSY))?;
+        self.ready(&mut held)?;
+        let Some(vm) = &mut held.vm else {
+            return Err(unavailable(NO_VM));
+        };
+        let paused = match vm.state.streams().look_up(*slot) {
+            Lookup::Lost => return Err(unavailable(LOST)),
+            Lookup::None => None,
+            Lookup::At(_) => vm
+                .state
+                .streams()
+                .entry(slot)
+                .and_then(|(_, entry)| entry.paused(direction).take()),
+        };
+        let Some(paused) = paused else {
+            // A callout that nobody waits for any more.
+            return Ok(Decision::Continue);
+        };
+        let awaited = match (paused.wait, wake.id()) {
+            (Wait::Event(awaited), Some(id)) => awaited == id,
+            (Wait::Body, None) => true,
+            _ => false,
+        };
+        if !awaited {
+            let pause_again = match paused.wait {
+                Wait::Event(_) => Pause::Event,
+                Wait::Body => Pause::WholeBody,
+            };
+            pause(vm, slot, paused.thread, paused.phase, paused.wait)?;
+            return Ok(Decision::Pause(pause_again));
+        }
+        let context = Context {
+            stream: &mut *stream,
+            wake: Some(&wake),
+            phase: paused.phase,
+            config: self.documents.id,
+            slot: *slot,
+            budget: self.core.time_budget,
+        };
+        let outcome = vm.state.resume(&paused.thread, context);
+        self.conclude(
+            &mut held,
+            paused.thread,
+            paused.phase,
+            outcome,
+            slot,
+            stream,
+        )
+    }
+
+    fn end(&self, slot: Slot, worker: usize) {
+        if slot == Slot::default() {
+            return;
+        }
+        let Some(mut held) = self.core.worker(worker) else {
+            return;
+        };
+        let Some(vm) = &mut held.vm else { return };
+        let Some((index, entry)) = vm.state.streams().remove(slot) else {
+            return;
+        };
+        if entry.shares {
+            vm.end_shared(index);
+        }
+        for paused in [entry.request, entry.response].into_iter().flatten() {
+            vm.state.release(paused.thread);
+        }
+    }
+}
+
+impl Drop for LuaConfigured {
+    fn drop(&mut self) {
+        self.core.release(self.documents.id);
+    }
+}

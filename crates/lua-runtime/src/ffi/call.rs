@@ -1,0 +1,194 @@
+//! What one VM shares with the host while a call runs: the memory through which the SDK's FFI calls
+//! take their arguments' results, and the stream that the call is for.
+//!
+//! One [`CallState`] per VM, at an address that never changes; Lua holds it as a pointer to
+//! `struct outrider_call`, which is its head ([`Head`]). The trap: the stream is a borrow of the
+//! caller's, kept as a raw pointer. It is put in by [`CallState::with_stream`] and taken out before
+//! that returns, and an FFI function that finds none answers [`NO_STREAM`].
+
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use outrider_plugin_api::{Metrics, Phase, Reply, Slot, Stream, Wake, WakeId};
+use serde_json::Value;
+
+use crate::shared::Shared;
+use crate::streams::Streams;
+
+/// The answer of an FFI function that needs a stream where there is none.
+pub(super) const NO_STREAM: i32 = -2;
+
+/// The part that Lua reads; `struct outrider_call` in `sdk/core.lua`.
+#[repr(C)]
+#[derive(Debug)]
+pub(super) struct Head {
+    /// Number of the phase (see [`phase_number`]), or -1 outside of streams.
+    pub(super) phase: i32,
+    /// Id of the configuration of the call.
+    pub(super) config: i32,
+    /// Length of `data`.
+    pub(super) length: i32,
+    /// Length of `pairs` or `tape`.
+    pub(super) count: i32,
+    pub(super) data: *const u8,
+    pub(super) number: f64,
+    pub(super) pairs: *const Pair,
+    pub(super) tape: *const TapeItem,
+}
+
+/// A name and a value; `struct outrider_pair`.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Pair {
+    pub(super) name: *const u8,
+    pub(super) value: *const u8,
+    pub(super) name_length: i32,
+    pub(super) value_length: i32,
+}
+
+/// A piece of a JSON document in reading order; `struct outrider_tape`.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub(super) struct TapeItem {
+    pub(super) kind: i32,
+    pub(super) length: i32,
+    pub(super) data: *const u8,
+    pub(super) number: f64,
+}
+
+/// What a handler asked for just before it yielded.
+#[derive(Debug, Default)]
+pub(crate) enum Pending {
+    /// Nothing.
+    #[default]
+    Nothing,
+    /// A callout or timer that it has started.
+    Event(WakeId),
+    /// The whole body.
+    Body,
+    /// To end the stream.
+    Reply(Box<Reply>),
+}
+
+/// See the module.
+#[repr(C)]
+pub(crate) struct CallState {
+    // First, so that a pointer to the whole is one to the head.
+    pub(super) head: Head,
+    pub(super) stream: Option<NonNull<dyn Stream>>,
+    pub(super) metrics: Option<NonNull<dyn Metrics>>,
+    pub(super) wake: Option<NonNull<Wake<'static>>>,
+    /// Texts for the SDK's entry functions.
+    pub(super) arguments: Vec<Arc<str>>,
+    /// What an entry function hands back.
+    pub(super) results: Vec<(i32, String)>,
+    pub(super) scratch: Vec<u8>,
+    pub(super) pairs: Vec<Pair>,
+    pub(super) staged: Vec<(Vec<u8>, Vec<u8>)>,
+    pub(super) tape: Vec<TapeItem>,
+    /// Holds the texts that `tape` points to.
+    pub(super) document: Value,
+    pub(crate) pending: Pending,
+    pub(crate) slot: Slot,
+    pub(crate) streams: Streams,
+    pub(crate) shared: Arc<Shared>,
+}
+
+/// A buffer that has grown beyond this is given back after the call.
+const KEPT_CAPACITY: usize = 64 * 1024;
+
+impl CallState {
+    pub(super) fn new(shared: Arc<Shared>, streams: Streams) -> Box<Self> {
+        Box::new(Self {
+            head: Head {
+                phase: -1,
+                config: 0,
+                length: 0,
+                count: 0,
+                data: std::ptr::null(),
+                number: 0.0,
+                pairs: std::ptr::null(),
+                tape: std::ptr::null(),
+            },
+            stream: None,
+            metrics: None,
+            wake: None,
+            arguments: Vec::new(),
+            results: Vec::new(),
+            scratch: Vec::new(),
+            pairs: Vec::new(),
+            staged: Vec::new(),
+            tape: Vec::new(),
+            document: Value::Null,
+            pending: Pending::Nothing,
+            slot: Slot::default(),
+            streams,
+            shared,
+        })
+    }
+
+    /// Gives back what a call may have left behind.
+    pub(super) fn clear(&mut self) {
+        self.head.phase = -1;
+        self.stream = None;
+        self.metrics = None;
+        self.wake = None;
+        self.arguments.clear();
+        self.staged.clear();
+        if self.scratch.capacity() > KEPT_CAPACITY {
+            self.scratch = Vec::new();
+        }
+        if self.tape.capacity() > 0 {
+            self.tape = Vec::new();
+            self.document = Value::Null;
+        }
+    }
+
+    /// Puts a stream in for a call. [`CallState::clear`] takes it out.
+    ///
+    /// # Safety
+    /// `clear` is called before the borrows of `stream` and `wake` end.
+    pub(super) unsafe fn put_stream(
+        &mut self,
+        stream: &mut dyn Stream,
+        wake: Option<&Wake<'_>>,
+        phase: Phase,
+        config: u32,
+    ) {
+        let stream: NonNull<dyn Stream + '_> = NonNull::from(stream);
+        // SAFETY: only the lifetime changes; `clear` ends the use in time, by contract.
+        self.stream = Some(unsafe {
+            std::mem::transmute::<NonNull<dyn Stream + '_>, NonNull<dyn Stream + 'static>>(stream)
+        });
+        self.wake = wake.map(|wake| NonNull::from(wake).cast());
+        self.head.phase = phase_number(phase);
+        self.head.config = config as i32;
+    }
+
+    /// Puts a place for metrics in for a call at load. [`CallState::clear`] takes it out.
+    ///
+    /// # Safety
+    /// `clear` is called before the borrow of `metrics` ends.
+    pub(super) unsafe fn put_metrics(&mut self, metrics: &mut dyn Metrics) {
+        let metrics: NonNull<dyn Metrics + '_> = NonNull::from(metrics);
+        // SAFETY: only the lifetime changes; `clear` ends the use in time, by contract.
+        self.metrics = Some(unsafe {
+            std::mem::transmute::<NonNull<dyn Metrics + '_>, NonNull<dyn Metrics + 'static>>(
+                metrics,
+            )
+        });
+    }
+}
+
+/// The number of a phase in `struct outrider_call`; the SDK names them in `core.lua`.
+fn phase_number(phase: Phase) -> i32 {
+    match phase {
+        Phase::RequestHeaders => 0,
+        Phase::RequestBody => 1,
+        Phase::RequestTrailers => 2,
+        Phase::ResponseHeaders => 3,
+        Phase::ResponseBody => 4,
+        Phase::ResponseTrailers => 5,
+        Phase::Log => 6,
+    }
+}

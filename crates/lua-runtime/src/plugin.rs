@@ -1,0 +1,253 @@
+//! One version of a Lua plugin: its VMs, one a worker, and one on which configurations are checked.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::time::Duration;
+
+use outrider_plugin_api::{
+    BodyMode, ConfiguredPlugin, Interest, LoadError, Metrics, Plugin, ScopedConfig,
+};
+
+use crate::configured::LuaConfigured;
+use crate::ffi::{LuaError, LuaErrorKind};
+use crate::file_log::FileLog;
+use crate::schema::Schemas;
+use crate::shared::Shared;
+use crate::source::LuaSource;
+use crate::vm::{Documents, Intake, Vm};
+
+/// A worker's VM. The lock is the worker's own: others take it only to put something into `released`.
+#[derive(Debug)]
+pub(crate) struct WorkerVm {
+    vm: Mutex<Held>,
+    released: Mutex<Vec<u32>>,
+    has_released: AtomicBool,
+}
+
+/// What a worker holds.
+#[derive(Debug)]
+pub(crate) struct Held {
+    /// None once it used up its memory and could not be replaced.
+    pub(crate) vm: Option<Vm>,
+    pub(crate) generation: u32,
+}
+
+/// What a plugin's configurations share.
+#[derive(Debug)]
+pub(crate) struct Core {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) time_budget: Duration,
+    memory_budget: usize,
+    workers: Vec<WorkerVm>,
+    next_configuration: AtomicU32,
+}
+
+impl Core {
+    /// A worker's VM, with the configurations that are over taken out. None: it is in use, which
+    /// means that a call is made within a call, or there is no such worker.
+    pub(crate) fn worker(&self, worker: usize) -> Option<MutexGuard<'_, Held>> {
+        let own = self.workers.get(worker)?;
+        let mut held = match own.vm.try_lock() {
+            Ok(held) => held,
+            Err(TryLockError::Poisoned(poisoned)) => {
+                // A panic left the VM in a state that nobody knows; it is not used again.
+                let mut held = poisoned.into_inner();
+                held.vm = None;
+                held
+            }
+            Err(TryLockError::WouldBlock) => return None,
+        };
+        if own.has_released.load(Ordering::Relaxed) {
+            drain(own, &mut held);
+        }
+        Some(held)
+    }
+
+    /// A configuration is over: the VMs forget it at their next call.
+    pub(crate) fn release(&self, id: u32) {
+        for worker in &self.workers {
+            worker
+                .released
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .push(id);
+            worker.has_released.store(true, Ordering::Release);
+        }
+    }
+
+    /// Puts a new VM in the place of one that used up its memory.
+    pub(crate) fn replace(&self, held: &mut Held) {
+        held.vm = None;
+        held.generation = held.generation.wrapping_add(1);
+        held.vm = Vm::new(&self.shared, self.memory_budget, held.generation, None)
+            .ok()
+            .map(|(vm, _)| vm);
+    }
+}
+
+#[cold]
+fn drain(own: &WorkerVm, held: &mut Held) {
+    // Whoever holds this lock now is about to let go; if so, the next call drains.
+    let Ok(mut released) = own.released.try_lock() else {
+        return;
+    };
+    own.has_released.store(false, Ordering::Relaxed);
+    for id in released.drain(..) {
+        if let Some(vm) = &mut held.vm {
+            vm.release_configuration(id);
+        }
+    }
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct LuaPlugin {
+    core: Arc<Core>,
+    interest: Interest,
+    schemas: Schemas,
+    check: Mutex<Option<Vm>>,
+}
+
+impl LuaPlugin {
+    pub(crate) fn load(
+        source: LuaSource,
+        workers: usize,
+        metrics: &mut dyn Metrics,
+    ) -> Result<Self, LoadError> {
+        let refused = |message| LoadError {
+            plugin: source.plugin.clone(),
+            message,
+        };
+        let file_log = source
+            .log_folder
+            .as_deref()
+            .map(|folder| FileLog::new(folder, &source.plugin));
+        let shared = Arc::new(Shared::new(
+            source.plugin.clone(),
+            source.folder.clone(),
+            source.entry.clone(),
+            source.files.clone(),
+            file_log,
+        ));
+        let (check, results) = Vm::new(&shared, source.memory_budget, 0, Some(metrics))
+            .map_err(|error| refused(load_message(&error)))?;
+        let schemas = Schemas::from_results(&results).map_err(refused)?;
+        let interest = interest(&results, &source);
+        let workers = (0..workers)
+            .map(|_| {
+                let (vm, _) = Vm::new(&shared, source.memory_budget, 0, None)?;
+                Ok(WorkerVm {
+                    vm: Mutex::new(Held {
+                        vm: Some(vm),
+                        generation: 0,
+                    }),
+                    released: Mutex::default(),
+                    has_released: AtomicBool::new(false),
+                })
+            })
+            .collect::<Result<Vec<_>, LuaError>>()
+            .map_err(|error| refused(load_message(&error)))?;
+        Ok(Self {
+            core: Arc::new(Core {
+                shared,
+                time_budget: source.time_budget,
+                memory_budget: source.memory_budget,
+                workers,
+                // 0 is no configuration.
+                next_configuration: AtomicU32::new(1),
+            }),
+            interest,
+            schemas,
+            check: Mutex::new(Some(check)),
+        })
+    }
+
+    fn refused(&self, scope: &str, reason: &str) -> LoadError {
+        let scope = if scope.is_empty() { "gateway" } else { scope };
+        LoadError {
+            plugin: self.core.shared.plugin.clone(),
+            message: format!("{reason} (configuration of {scope})"),
+        }
+    }
+}
+
+impl Plugin for LuaPlugin {
+    fn interest(&self) -> Interest {
+        self.interest
+    }
+
+    fn configure(
+        &self,
+        config: &ScopedConfig,
+        metrics: &mut dyn Metrics,
+    ) -> Result<Arc<dyn ConfiguredPlugin>, LoadError> {
+        let refused = |reason: &str| self.refused(&config.scope, reason);
+        self.schemas
+            .check(config.base.as_deref(), config.route.as_deref())
+            .map_err(|reason| refused(&reason))?;
+        let documents = Documents {
+            id: self.core.next_configuration.fetch_add(1, Ordering::Relaxed),
+            effective: Arc::clone(&config.effective),
+            base: config.base.clone(),
+            route: config.route.clone(),
+        };
+        let mut check = self.check.lock().unwrap_or_else(PoisonError::into_inner);
+        let vm = match &mut *check {
+            Some(vm) => vm,
+            // An earlier configuration used up the memory of the one that was there.
+            None => {
+                let (vm, _) = Vm::new(
+                    &self.core.shared,
+                    self.core.memory_budget,
+                    0,
+                    Some(&mut *metrics),
+                )
+                .map_err(|error| refused(&load_message(&error)))?;
+                check.insert(vm)
+            }
+        };
+        if let Err(error) = vm.configure(&documents, Intake::Check, Some(metrics)) {
+            if error.kind == LuaErrorKind::Memory {
+                *check = None;
+            }
+            return Err(refused(&load_message(&error)));
+        }
+        vm.release_configuration(documents.id);
+        vm.state.tidy();
+        drop(check);
+        Ok(Arc::new(LuaConfigured::new(
+            Arc::clone(&self.core),
+            documents,
+        )))
+    }
+}
+
+fn load_message(error: &LuaError) -> String {
+    match error.kind {
+        LuaErrorKind::Time => format!("{} (it was loading)", error.message),
+        LuaErrorKind::Error | LuaErrorKind::Memory => error.message.clone(),
+    }
+}
+
+/// What the SDK found: a digit for each handler, in the order of `NAMES` in `plugin.lua`.
+fn interest(results: &[(i32, String)], source: &LuaSource) -> Interest {
+    let mask = results
+        .iter()
+        .find(|(kind, _)| *kind == 1)
+        .map_or("", |(_, mask)| mask);
+    let has = |index: usize| mask.as_bytes().get(index) == Some(&b'1');
+    let body = |index, mode| match mode {
+        _ if !has(index) => BodyMode::None,
+        BodyMode::Stream => BodyMode::Stream,
+        BodyMode::Whole | BodyMode::None => BodyMode::Whole,
+    };
+    Interest {
+        request_headers: has(0),
+        request_body: body(1, source.request_body),
+        request_trailers: has(2),
+        response_headers: has(3),
+        response_body: body(4, source.response_body),
+        response_trailers: has(5),
+        log: has(6),
+    }
+}

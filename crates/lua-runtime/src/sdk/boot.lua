@@ -1,0 +1,41 @@
+-- Puts the SDK together. Runs once per VM, before the plugin. What it returns are the functions that
+-- the host calls, in the order of `Entry` in state.rs; the plugin reaches none of them.
+local sources, declaration, call_address, host_address, seed, memory_budget = ...
+
+local core = sources["=sdk/core.lua"](declaration, call_address, host_address, memory_budget)
+local json = sources["=sdk/json.lua"](core)
+local wait = sources["=sdk/wait.lua"](core)
+local config = sources["=sdk/config.lua"](core, json)
+
+local envoy = { req = {}, resp = {}, stream = {}, streaminfo = {} }
+sources["=sdk/headers.lua"](core, envoy)
+local body = sources["=sdk/body.lua"](core, wait, envoy)
+local stream = sources["=sdk/stream.lua"](core, envoy)
+local metric = sources["=sdk/metric.lua"](core, envoy)
+wait.publish(envoy)
+json.publish(envoy)
+config.publish(envoy)
+
+local sandbox = sources["=sdk/sandbox.lua"](core, wait, envoy)
+local plugin = sources["=sdk/plugin.lua"](core, body, config, metric, sandbox)
+
+math.randomseed(seed)
+local traceback, collect = debug.traceback, collectgarbage
+
+-- Nothing of the plugin sees these globals; without them, nothing that goes wrong there can use them.
+for _, name in ipairs({
+    "io", "os", "package", "require", "debug", "ffi", "jit", "module", "newproxy", "dofile",
+    "loadfile", "load", "loadstring", "getfenv", "setfenv", "gcinfo", "collectgarbage",
+}) do
+    _G[name] = nil
+end
+
+return {
+    plugin.load,
+    plugin.configure,
+    config.unload,
+    stream.close,
+    function(value) core.result(0, core.describe(value)) end,
+    function(thread) core.result(0, traceback(thread)) end,
+    function() collect() end,
+}

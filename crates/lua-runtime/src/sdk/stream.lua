@@ -1,0 +1,198 @@
+-- The stream: its shared table, what is known about it, metadata, logs.
+local core, envoy = ...
+local call, host, text = core.call, core.host, core.text
+local fail, expect, to_text = core.fail, core.expect, core.to_text
+local type, error, setmetatable, tostring, next, rawset = type, error, setmetatable, tostring, next, rawset
+local pairs = pairs
+local host_index, host_attribute = host.stream_index, host.attribute
+local host_now, host_start_time = host.now, host.start_time
+local host_metadata, host_set_metadata = host.metadata, host.set_metadata
+local host_log, host_log_enabled, host_file_log = host.log, host.log_enabled, host.file_log
+
+-- Shared tables by the number of the stream's entry.
+local shared = {}
+
+local ENDED = {
+    __index = function() error("envoy.stream.shared was used after its stream had ended", 2) end,
+    __newindex = function() error("envoy.stream.shared was used after its stream had ended", 2) end,
+    __metatable = false,
+}
+
+local function current(level)
+    local index = host_index(call)
+    if index < 0 then
+        fail(index, level)
+    end
+    local own = shared[index]
+    if own == nil then
+        own = {}
+        shared[index] = own
+    end
+    return own
+end
+
+-- What a file that keeps `envoy.stream.shared` while it loads gets: the table of whichever stream is
+-- being served.
+local forward = setmetatable({}, {
+    __index = function(_, key) return current(2)[key] end,
+    __newindex = function(_, key, value) current(2)[key] = value end,
+    __metatable = false,
+})
+
+setmetatable(envoy.stream, {
+    __index = function(_, key)
+        if key == "shared" then
+            if call.phase < 0 then
+                return forward
+            end
+            return (current(2))
+        end
+        return nil
+    end,
+})
+
+local stream = {}
+
+-- Ends a stream's table: who still holds it finds it empty, and is told.
+function stream.close(index)
+    local own = shared[index]
+    if own ~= nil then
+        shared[index] = nil
+        for key in next, own do
+            rawset(own, key, nil)
+        end
+        setmetatable(own, ENDED)
+    end
+end
+
+local function attribute(which)
+    return function()
+        local answer = host_attribute(call, which)
+        if answer == 1 then
+            return text(call.data, call.length)
+        elseif answer < 0 then
+            fail(answer)
+        end
+        return nil
+    end
+end
+
+envoy.streaminfo.downstream_remote_address = attribute(0)
+envoy.streaminfo.downstream_local_address = attribute(1)
+envoy.streaminfo.upstream_host = attribute(2)
+envoy.streaminfo.upstream_cluster = attribute(3)
+envoy.streaminfo.route_name = attribute(4)
+envoy.streaminfo.protocol = attribute(5)
+envoy.streaminfo.response_code_details = attribute(6)
+
+local host_response_code = host.response_code
+function envoy.streaminfo.response_code()
+    local code = host_response_code(call)
+    if code < 0 then
+        fail(code)
+    end
+    if code == 0 then
+        return nil
+    end
+    return code
+end
+
+function envoy.streaminfo.start_time()
+    local answer = host_start_time(call)
+    if answer < 0 then
+        fail(answer)
+    end
+    return call.number
+end
+
+local function now()
+    local answer = host_now(call)
+    if answer < 0 then
+        fail(answer)
+    end
+    return call.number
+end
+envoy.streaminfo.current_time_milliseconds = now
+envoy.nowms = now
+
+local function read_metadata(source, key, namespace)
+    local answer = host_metadata(call, source, namespace, #namespace, key, #key)
+    if answer < 0 then
+        fail(answer, 2)
+    end
+    if answer == 1 then
+        return text(call.data, call.length)
+    elseif answer == 2 then
+        return call.number
+    elseif answer == 3 then
+        return call.number ~= 0
+    end
+    return nil
+end
+
+local function metadata_reader(source)
+    return function(key, filter_name)
+        if type(key) ~= "string" then
+            expect(key, "string", "the metadata's key")
+        end
+        if type(filter_name) ~= "string" then
+            expect(filter_name, "string", "the filter's name")
+        end
+        local value = read_metadata(source, key, filter_name)
+        if value == nil then
+            -- Rider's documents drop this prefix.
+            value = read_metadata(source, key, "com.netease." .. filter_name)
+        end
+        return value
+    end
+end
+
+envoy.req.get_metadata = metadata_reader(0)
+envoy.req.get_dynamic_metadata = metadata_reader(1)
+envoy.resp.get_metadata = envoy.req.get_metadata
+envoy.resp.get_dynamic_metadata = envoy.req.get_dynamic_metadata
+
+function envoy.req.set_dynamic_metadata(key, value, filter_name)
+    if type(key) ~= "string" then
+        expect(key, "string", "the metadata's key")
+    end
+    if type(filter_name) ~= "string" then
+        expect(filter_name, "string", "the filter's name")
+    end
+    local kind = type(value)
+    local answer
+    if kind == "string" then
+        answer = host_set_metadata(call, filter_name, #filter_name, key, #key, 1, value, #value, 0)
+    elseif kind == "number" then
+        answer = host_set_metadata(call, filter_name, #filter_name, key, #key, 2, "", 0, value)
+    elseif kind == "boolean" then
+        answer = host_set_metadata(call, filter_name, #filter_name, key, #key, 3, "", 0, value and 1 or 0)
+    else
+        error("a metadata value must be a string, a number or a boolean, not " .. kind, 2)
+    end
+    if answer < 0 then
+        fail(answer)
+    end
+end
+envoy.resp.set_dynamic_metadata = envoy.req.set_dynamic_metadata
+
+-- Logs. Outside of streams there is no log to write to, and a line is dropped.
+for name, level in pairs({ logTrace = 0, logDebug = 1, logInfo = 2, logWarn = 3, logErr = 4 }) do
+    envoy[name] = function(message)
+        if type(message) ~= "string" then
+            message = tostring(message)
+        end
+        if host_log_enabled(call, level) == 1 then
+            host_log(call, level, message, #message)
+        end
+    end
+end
+
+function envoy.filelog(message)
+    if type(message) ~= "string" then
+        message = to_text(message, "the message")
+    end
+    host_file_log(call, message, #message)
+end
+
+return stream

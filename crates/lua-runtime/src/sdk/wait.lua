@@ -1,0 +1,114 @@
+-- What suspends or ends a handler: callouts, timers, waiting for a body, replies.
+--
+-- A handler runs in a coroutine of the host's. It can be suspended only from there: not from a
+-- coroutine that the plugin made, and not outside of a handler. A reply also leaves by a yield, which
+-- no `pcall` catches; the host never goes on with that coroutine.
+local core = ...
+local call, host, text = core.call, core.host, core.text
+local fail, expect, to_text = core.fail, core.expect, core.to_text
+local type, error, tonumber, setmetatable, floor = type, error, tonumber, setmetatable, math.floor
+local pairs = pairs
+local running, yield = coroutine.running, coroutine.yield
+local host_callout, host_timer, host_wake = host.callout, host.timer, host.wake
+local host_reply, host_wait_body = host.reply, host.wait_body
+local LOG_PHASE = core.LOG_PHASE
+
+local wait = {
+    -- Coroutines that the plugin made; the sandbox adds them.
+    own = setmetatable({}, { __mode = "k" }),
+}
+local own = wait.own
+
+-- Raises unless the handler can be suspended here.
+local function suspendable(what, level)
+    local phase = call.phase
+    if phase < 0 then
+        error(what .. " needs a stream: call it from a handler, not while the plugin loads or from "
+            .. "on_configure", level or 3)
+    elseif phase == LOG_PHASE then
+        error(what .. " cannot be called from on_log: the stream is over", level or 3)
+    end
+    local thread = running()
+    if thread == nil or own[thread] then
+        error(what .. " cannot be called from a coroutine of the plugin's own", level or 3)
+    end
+end
+
+function wait.body(what)
+    -- The plugin is behind the function that asks, and the one that completes.
+    suspendable(what, 5)
+    host_wait_body(call)
+    yield()
+end
+
+local function http_call(cluster, headers, body, timeout)
+    suspendable("envoy.httpCall")
+    if type(cluster) ~= "string" then
+        expect(cluster, "string", "the cluster")
+    end
+    if type(headers) ~= "table" then
+        expect(headers, "table", "the headers")
+    end
+    if type(timeout) ~= "number" or not (timeout > 0) then
+        error("the timeout must be a number of milliseconds above 0", 2)
+    end
+    body = body == nil and "" or to_text(body, "the body")
+    core.stage_headers(headers)
+    if host_callout(call, cluster, #cluster, body, #body, timeout) ~= 1 then
+        return nil, text(call.data, call.length)
+    end
+    yield()
+    local answer = host_wake(call)
+    if answer ~= 1 then
+        return nil, answer == 2 and text(call.data, call.length) or "nothing came back"
+    end
+    local response_body = text(call.data, call.length)
+    return core.take_pairs(call.count), response_body
+end
+
+local function sleep(milliseconds)
+    suspendable("envoy.sleep")
+    if type(milliseconds) ~= "number" or not (milliseconds >= 0) then
+        error("envoy.sleep takes a number of milliseconds", 2)
+    end
+    if host_timer(call, milliseconds) ~= 1 then
+        error("the stream is over", 2)
+    end
+    yield()
+end
+
+-- Headers that belong to the connection or follow from the body; the proxy makes its own.
+local OWN_HEADERS = {
+    [":status"] = true, ["content-length"] = true, ["transfer-encoding"] = true,
+    ["connection"] = true, ["keep-alive"] = true, ["upgrade"] = true,
+}
+
+local function respond(headers, body, details)
+    suspendable("envoy.respond")
+    if type(headers) ~= "table" then
+        expect(headers, "table", "the headers")
+    end
+    local status = tonumber(headers[":status"])
+    if not status or not (status >= 200 and status <= 599) or floor(status) ~= status then
+        error('the headers of envoy.respond need a ":status" from 200 to 599', 2)
+    end
+    body = body == nil and "" or to_text(body, "the body")
+    details = details == nil and "" or to_text(details, "the details")
+    local sent = {}
+    for name, value in pairs(headers) do
+        if not OWN_HEADERS[name] then
+            sent[name] = value
+        end
+    end
+    core.stage_headers(sent)
+    host_reply(call, status, body, #body, details, #details)
+    yield()
+end
+
+function wait.publish(envoy)
+    envoy.httpCall = http_call
+    envoy.sleep = sleep
+    envoy.respond = respond
+end
+
+return wait

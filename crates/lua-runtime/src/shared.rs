@@ -1,0 +1,66 @@
+//! What the VMs of one plugin version have in common.
+
+use std::collections::BTreeMap;
+use std::sync::{PoisonError, RwLock};
+
+use outrider_plugin_api::{MetricId, MetricKind, Metrics};
+
+use crate::file_log::FileLog;
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) plugin: String,
+    pub(crate) folder: String,
+    pub(crate) entry: String,
+    pub(crate) files: BTreeMap<String, String>,
+    pub(crate) file_log: Option<FileLog>,
+    // Written while the plugin loads and a configuration is checked; read when a name is looked up,
+    // which plugins do once.
+    metrics: RwLock<BTreeMap<(MetricKind, String), MetricId>>,
+}
+
+impl Shared {
+    pub(crate) fn new(
+        plugin: String,
+        folder: String,
+        entry: String,
+        files: BTreeMap<String, String>,
+        file_log: Option<FileLog>,
+    ) -> Self {
+        Self {
+            plugin,
+            folder,
+            entry,
+            files,
+            file_log,
+            metrics: RwLock::default(),
+        }
+    }
+
+    /// Defines a metric of the plugin; its name in the proxy is
+    /// `outrider.plugin.<plugin>.metric.<name>`.
+    pub(crate) fn define_metric(
+        &self,
+        metrics: &mut dyn Metrics,
+        kind: MetricKind,
+        name: &str,
+    ) -> Option<MetricId> {
+        let full = format!("outrider.plugin.{}.metric.{name}", self.plugin);
+        let id = metrics.define(kind, &full)?;
+        self.metrics
+            .write()
+            .unwrap_or_else(PoisonError::into_inner)
+            .insert((kind, name.to_owned()), id);
+        Some(id)
+    }
+
+    /// A metric that has been defined.
+    pub(crate) fn find_metric(&self, kind: MetricKind, name: &str) -> Option<MetricId> {
+        self.metrics
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .get(&(kind, name.to_owned()))
+            .copied()
+    }
+}

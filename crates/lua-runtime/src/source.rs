@@ -1,0 +1,30 @@
+//! What a Lua plugin is made of.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use outrider_plugin_api::BodyMode;
+
+/// A plugin's code and what its manifest says about running it.
+#[derive(Debug, Clone)]
+pub struct LuaSource {
+    /// The instance's name, as users know it.
+    pub plugin: String,
+    /// Shown before each file in messages: `folder/main.lua:12:`.
+    pub folder: String,
+    /// Each file's text by its path in the plugin, with `/`: `main.lua`, `lib/tokens.lua`.
+    pub files: BTreeMap<String, String>,
+    /// The file that returns the handlers.
+    pub entry: String,
+    /// How bodies of requests are handed over, if the plugin has a handler for them.
+    pub request_body: BodyMode,
+    /// How bodies of responses are handed over, if the plugin has a handler for them.
+    pub response_body: BodyMode,
+    /// How long one call may take, and each part of one that pauses.
+    pub time_budget: Duration,
+    /// How many bytes each VM may allocate.
+    pub memory_budget: usize,
+    /// Where `envoy.filelog` writes `<plugin>.log`. None: it writes to the proxy's log.
+    pub log_folder: Option<PathBuf>,
+}

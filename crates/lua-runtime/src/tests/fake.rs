@@ -1,0 +1,399 @@
+//! A stream in plain fields, and short ways to load and call a plugin.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use outrider_plugin_api::{
+    Attribute, BodyError, BodyMode, Call, CalloutFailure, CalloutId, CalloutRequest,
+    ConfiguredPlugin, Decision, Direction, Fault, HeaderMap, LoadError, LogLevel, MetadataSource,
+    MetadataValue, MetricId, MetricKind, Metrics, Phase, Plugin, ScopedConfig, Slot, Stream, Wake,
+};
+
+use crate::LuaSource;
+
+pub(super) type Headers = Vec<(Vec<u8>, Vec<u8>)>;
+
+/// A callout as the stream was asked for it: upstream, headers, body, timeout.
+pub(super) type Asked = (String, Vec<(String, String)>, String, Duration);
+
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Metadata {
+    String(String),
+    Number(f64),
+    Bool(bool),
+}
+
+#[derive(Debug, Default)]
+pub(super) struct FakeStream {
+    pub(super) worker: usize,
+    pub(super) maps: BTreeMap<HeaderMap, Headers>,
+    pub(super) request_body: Option<Vec<Vec<u8>>>,
+    pub(super) response_body: Option<Vec<Vec<u8>>>,
+    pub(super) length_announced: bool,
+    pub(super) route_metadata: BTreeMap<(String, String), Metadata>,
+    pub(super) metadata: BTreeMap<(String, String), Metadata>,
+    pub(super) callouts: Vec<Asked>,
+    pub(super) refuse_callouts: Option<CalloutFailure>,
+    pub(super) timers: Vec<Duration>,
+    pub(super) metrics: BTreeMap<u32, u64>,
+    pub(super) route_cleared: usize,
+    pub(super) logs: RefCell<Vec<(LogLevel, String)>>,
+    pub(super) debug: bool,
+}
+
+impl FakeStream {
+    pub(super) fn new() -> Self {
+        let pairs = |list: &[(&str, &str)]| {
+            list.iter()
+                .map(|(name, value)| (name.as_bytes().to_vec(), value.as_bytes().to_vec()))
+                .collect::<Headers>()
+        };
+        let request = pairs(&[
+            (":method", "GET"),
+            (":path", "/cart?item=a%20b&item=2&flag"),
+            (":authority", "shop.example.com"),
+            ("x-one", "1"),
+            ("x-two", "first"),
+            ("x-two", "second"),
+        ]);
+        let response = pairs(&[(":status", "200"), ("server", "upstream")]);
+        let maps = [
+            (HeaderMap::RequestHeaders, request),
+            (HeaderMap::ResponseHeaders, response),
+            (HeaderMap::RequestTrailers, pairs(&[("t", "1")])),
+        ];
+        Self {
+            maps: maps.into_iter().collect(),
+            ..Self::default()
+        }
+    }
+
+    pub(super) fn get(&self, map: HeaderMap, name: &str) -> Option<String> {
+        self.header(map, name.as_bytes(), 0)
+            .map(|value| String::from_utf8_lossy(value).into_owned())
+    }
+
+    pub(super) fn logged(&self) -> Vec<String> {
+        self.logs
+            .borrow()
+            .iter()
+            .map(|(_, line)| line.clone())
+            .collect()
+    }
+
+    fn body(&self, direction: Direction) -> Option<&Vec<Vec<u8>>> {
+        match direction {
+            Direction::Request => self.request_body.as_ref(),
+            Direction::Response => self.response_body.as_ref(),
+        }
+    }
+}
+
+impl Stream for FakeStream {
+    fn worker(&self) -> usize {
+        self.worker
+    }
+
+    fn header(&self, map: HeaderMap, name: &[u8], index: usize) -> Option<&[u8]> {
+        self.maps
+            .get(&map)?
+            .iter()
+            .filter(|(key, _)| key.eq_ignore_ascii_case(name))
+            .nth(index)
+            .map(|(_, value)| value.as_slice())
+    }
+
+    fn header_count(&self, map: HeaderMap, name: &[u8]) -> usize {
+        let pairs = self.maps.get(&map).into_iter().flatten();
+        pairs
+            .filter(|(key, _)| key.eq_ignore_ascii_case(name))
+            .count()
+    }
+
+    fn headers(&self, map: HeaderMap, visit: &mut dyn FnMut(&[u8], &[u8])) {
+        for (name, value) in self.maps.get(&map).into_iter().flatten() {
+            visit(name, value);
+        }
+    }
+
+    fn set_header(&mut self, map: HeaderMap, name: &[u8], value: &[u8]) -> bool {
+        self.remove_header(map, name) && self.add_header(map, name, value)
+    }
+
+    fn add_header(&mut self, map: HeaderMap, name: &[u8], value: &[u8]) -> bool {
+        let Some(pairs) = self.maps.get_mut(&map) else {
+            return false;
+        };
+        pairs.push((name.to_vec(), value.to_vec()));
+        true
+    }
+
+    fn remove_header(&mut self, map: HeaderMap, name: &[u8]) -> bool {
+        let Some(pairs) = self.maps.get_mut(&map) else {
+            return false;
+        };
+        pairs.retain(|(key, _)| !key.eq_ignore_ascii_case(name));
+        true
+    }
+
+    fn body_len(&self, direction: Direction) -> Option<usize> {
+        self.body(direction)
+            .map(|pieces| pieces.iter().map(Vec::len).sum())
+    }
+
+    fn body_pieces(&self, direction: Direction, visit: &mut dyn FnMut(&[u8])) {
+        for piece in self.body(direction).into_iter().flatten() {
+            visit(piece);
+        }
+    }
+
+    fn set_body(&mut self, direction: Direction, body: &[u8]) -> Result<(), BodyError> {
+        if self.body(direction).is_none() {
+            return Err(BodyError::NoBody);
+        }
+        if self.length_announced {
+            return Err(BodyError::LengthAnnounced);
+        }
+        let pieces = Some(vec![body.to_vec()]);
+        match direction {
+            Direction::Request => self.request_body = pieces,
+            Direction::Response => self.response_body = pieces,
+        }
+        Ok(())
+    }
+
+    fn metadata(
+        &self,
+        source: MetadataSource,
+        namespace: &[u8],
+        key: &[u8],
+    ) -> Option<MetadataValue<'_>> {
+        let place = (
+            String::from_utf8_lossy(namespace).into_owned(),
+            String::from_utf8_lossy(key).into_owned(),
+        );
+        let from = match source {
+            MetadataSource::Dynamic => &self.metadata,
+            MetadataSource::Route => &self.route_metadata,
+        };
+        from.get(&place).map(|value| match value {
+            Metadata::String(text) => MetadataValue::String(text.as_bytes()),
+            Metadata::Number(number) => MetadataValue::Number(*number),
+            Metadata::Bool(truth) => MetadataValue::Bool(*truth),
+        })
+    }
+
+    fn set_metadata(&mut self, namespace: &[u8], key: &[u8], value: MetadataValue<'_>) {
+        let place = (
+            String::from_utf8_lossy(namespace).into_owned(),
+            String::from_utf8_lossy(key).into_owned(),
+        );
+        let value = match value {
+            MetadataValue::String(text) => {
+                Metadata::String(String::from_utf8_lossy(text).into_owned())
+            }
+            MetadataValue::Number(number) => Metadata::Number(number),
+            MetadataValue::Bool(truth) => Metadata::Bool(truth),
+        };
+        self.metadata.insert(place, value);
+    }
+
+    fn attribute(&self, attribute: Attribute) -> Option<&[u8]> {
+        match attribute {
+            Attribute::SourceAddress => Some(b"10.0.0.9:4711"),
+            Attribute::DestinationAddress => Some(b"10.0.0.1:443"),
+            Attribute::UpstreamCluster => Some(b"shop-v1"),
+            Attribute::RouteName => Some(b"cart"),
+            Attribute::Protocol => Some(b"HTTP/2"),
+            Attribute::UpstreamAddress | Attribute::ResponseCodeDetails => None,
+        }
+    }
+
+    fn response_code(&self) -> Option<u16> {
+        Some(200)
+    }
+
+    fn clear_route_cache(&mut self) {
+        self.route_cleared += 1;
+    }
+
+    fn start_callout(&mut self, request: &CalloutRequest<'_>) -> Result<CalloutId, CalloutFailure> {
+        if let Some(failure) = self.refuse_callouts {
+            return Err(failure);
+        }
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let mut headers: Vec<_> = request
+            .headers
+            .iter()
+            .map(|(name, value)| (text(name), text(value)))
+            .collect();
+        headers.sort();
+        self.callouts.push((
+            text(request.cluster),
+            headers,
+            text(request.body),
+            request.timeout,
+        ));
+        Ok(CalloutId(self.callouts.len() as u64))
+    }
+
+    fn start_timer(&mut self, delay: Duration) -> Option<u64> {
+        self.timers.push(delay);
+        Some(self.timers.len() as u64)
+    }
+
+    fn add_metric(&mut self, metric: MetricId, amount: i64) {
+        let value = self.metrics.entry(metric.0).or_default();
+        *value = value.saturating_add_signed(amount);
+    }
+
+    fn record_metric(&mut self, metric: MetricId, value: u64) {
+        self.metrics.insert(metric.0, value);
+    }
+
+    fn metric(&self, metric: MetricId) -> Option<u64> {
+        self.metrics.get(&metric.0).copied()
+    }
+
+    fn log_enabled(&self, level: LogLevel) -> bool {
+        self.debug || level > LogLevel::Debug
+    }
+
+    fn log(&self, level: LogLevel, message: &str) {
+        self.logs.borrow_mut().push((level, message.to_owned()));
+    }
+
+    fn unix_millis(&self) -> u64 {
+        1_700_000_000_500
+    }
+
+    fn start_unix_millis(&self) -> u64 {
+        1_700_000_000_000
+    }
+}
+
+/// Metrics by kind and name; the id is the place.
+#[derive(Debug, Default)]
+pub(super) struct FakeMetrics(pub(super) Vec<(MetricKind, String)>);
+
+impl Metrics for FakeMetrics {
+    fn define(&mut self, kind: MetricKind, name: &str) -> Option<MetricId> {
+        if let Some(place) = self.0.iter().position(|(_, known)| known == name) {
+            return (self.0[place].0 == kind).then_some(MetricId(place as u32));
+        }
+        self.0.push((kind, name.to_owned()));
+        Some(MetricId((self.0.len() - 1) as u32))
+    }
+}
+
+pub(super) fn source(files: &[(&str, &str)]) -> LuaSource {
+    LuaSource {
+        plugin: "probe".to_owned(),
+        folder: "probe".to_owned(),
+        files: files
+            .iter()
+            .map(|(name, text)| ((*name).to_owned(), (*text).to_owned()))
+            .collect(),
+        entry: "main.lua".to_owned(),
+        request_body: BodyMode::Whole,
+        response_body: BodyMode::Whole,
+        time_budget: Duration::from_millis(50),
+        memory_budget: 8 * 1024 * 1024,
+        log_folder: None,
+    }
+}
+
+pub(super) fn try_load(files: &[(&str, &str)]) -> Result<Arc<dyn Plugin>, LoadError> {
+    crate::load(source(files), 2, &mut FakeMetrics::default())
+}
+
+/// A loaded plugin and one configuration of it.
+pub(super) struct Probe {
+    pub(super) plugin: Arc<dyn Plugin>,
+    pub(super) configured: Arc<dyn ConfiguredPlugin>,
+    pub(super) metrics: FakeMetrics,
+}
+
+pub(super) fn config(effective: &str) -> ScopedConfig {
+    ScopedConfig {
+        scope: "gateway".to_owned(),
+        base: Some(effective.into()),
+        route: None,
+        effective: effective.into(),
+    }
+}
+
+/// Loads `main.lua`, with `{}` for a configuration.
+pub(super) fn probe(main: &str) -> Probe {
+    probe_with(source(&[("main.lua", main)]), "{}")
+}
+
+pub(super) fn probe_with(source: LuaSource, effective: &str) -> Probe {
+    let mut metrics = FakeMetrics::default();
+    let plugin = crate::load(source, 2, &mut metrics).unwrap();
+    let configured = plugin.configure(&config(effective), &mut metrics).unwrap();
+    Probe {
+        plugin,
+        configured,
+        metrics,
+    }
+}
+
+/// A plugin whose handler of request headers has this body.
+pub(super) fn on_request(body: &str) -> Probe {
+    probe(&format!(
+        "local handler = {{}}\nfunction handler:on_request_header()\n{body}\nend\nreturn handler"
+    ))
+}
+
+pub(super) fn call(phase: Phase) -> Call {
+    Call {
+        phase,
+        end_of_stream: false,
+    }
+}
+
+impl Probe {
+    pub(super) fn call(
+        &self,
+        phase: Phase,
+        slot: &mut Slot,
+        stream: &mut FakeStream,
+    ) -> Result<Decision, Fault> {
+        self.configured.call(slot, call(phase), stream)
+    }
+
+    pub(super) fn wake(
+        &self,
+        wake: Wake<'_>,
+        slot: &mut Slot,
+        stream: &mut FakeStream,
+    ) -> Result<Decision, Fault> {
+        self.configured
+            .resume(slot, Direction::Request, wake, stream)
+    }
+
+    /// Calls the handler of request headers on a new stream, which goes on.
+    pub(super) fn request(&self, stream: &mut FakeStream) -> Result<Decision, Fault> {
+        let mut slot = Slot::default();
+        let decision = self.call(Phase::RequestHeaders, &mut slot, stream);
+        self.configured.end(slot, stream.worker);
+        decision
+    }
+}
+
+/// Runs `body` as a handler of request headers and answers what it logs.
+pub(super) fn logs_of(body: &str) -> Vec<String> {
+    let mut stream = FakeStream::new();
+    on_request(body).request(&mut stream).unwrap();
+    stream.logged()
+}
+
+/// Runs `body` as a handler of request headers and answers its fault.
+pub(super) fn fault_of(body: &str) -> Fault {
+    on_request(body)
+        .request(&mut FakeStream::new())
+        .unwrap_err()
+}

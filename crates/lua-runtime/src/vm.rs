@@ -1,0 +1,167 @@
+//! One VM with a plugin in it: its pooled coroutines, the configurations that it holds, and what
+//! happens when it uses up its memory.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use outrider_plugin_api::Metrics;
+
+use crate::ffi::{Entry, LuaError, LuaErrorKind, State, Thread};
+use crate::shared::Shared;
+use crate::streams::Streams;
+
+/// How long loading, or taking a configuration in, may take: these are rare, and may do more than a
+/// request's call.
+const LOAD_BUDGET: Duration = Duration::from_secs(1);
+/// How many free coroutines are kept.
+const POOL: usize = 64;
+
+/// A configuration's documents, as a VM takes them in.
+#[derive(Debug, Clone)]
+pub(crate) struct Documents {
+    pub(crate) id: u32,
+    pub(crate) effective: Arc<str>,
+    pub(crate) base: Option<Arc<str>>,
+    pub(crate) route: Option<Arc<str>>,
+}
+
+/// Whether a configuration is taken in for the first time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Intake {
+    /// The plugin's validators run.
+    Check,
+    /// They have run elsewhere.
+    Checked,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Vm {
+    pub(crate) state: State,
+    pool: Vec<Thread>,
+    configurations: BTreeSet<u32>,
+    /// The one that was used last, which mostly is the one that is used next.
+    latest: u32,
+}
+
+impl Vm {
+    /// Makes a VM and loads the plugin in it. Answers what the plugin reported, too.
+    ///
+    /// # Errors
+    /// The plugin does not load.
+    pub(crate) fn new(
+        shared: &Arc<Shared>,
+        memory_budget: usize,
+        generation: u32,
+        metrics: Option<&mut dyn Metrics>,
+    ) -> Result<(Self, Vec<(i32, String)>), LuaError> {
+        let mut state = State::new(Arc::clone(shared), Streams::new(generation), memory_budget)?;
+        let mut texts: Vec<Arc<str>> =
+            vec![shared.folder.as_str().into(), shared.entry.as_str().into()];
+        texts.extend(shared.files.keys().map(|name| Arc::from(name.as_str())));
+        let results = state.enter(Entry::LoadPlugin, &[], texts, metrics, LOAD_BUDGET)?;
+        let vm = Self {
+            state,
+            pool: Vec::new(),
+            configurations: BTreeSet::new(),
+            latest: 0,
+        };
+        Ok((vm, results))
+    }
+
+    /// Takes a configuration in, unless it is there.
+    ///
+    /// # Errors
+    /// A validator or `on_configure` refuses it.
+    pub(crate) fn configure(
+        &mut self,
+        documents: &Documents,
+        intake: Intake,
+        metrics: Option<&mut dyn Metrics>,
+    ) -> Result<(), LuaError> {
+        if self.latest == documents.id || self.configurations.contains(&documents.id) {
+            self.latest = documents.id;
+            return Ok(());
+        }
+        let nothing: Arc<str> = Arc::from("");
+        let texts = vec![
+            Arc::clone(&documents.effective),
+            documents
+                .base
+                .clone()
+                .unwrap_or_else(|| Arc::clone(&nothing)),
+            documents.route.clone().unwrap_or(nothing),
+        ];
+        let numbers = [documents.id as i32, i32::from(intake == Intake::Check)];
+        let taken = self
+            .state
+            .enter(Entry::LoadConfig, &numbers, texts, metrics, LOAD_BUDGET);
+        match taken {
+            Ok(_) => {
+                self.configurations.insert(documents.id);
+                self.latest = documents.id;
+                Ok(())
+            }
+            Err(error) => {
+                if error.kind != LuaErrorKind::Memory {
+                    self.unload(documents.id);
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Forgets a configuration.
+    pub(crate) fn release_configuration(&mut self, id: u32) {
+        if self.latest == id {
+            self.latest = 0;
+        }
+        if self.configurations.remove(&id) {
+            self.unload(id);
+        }
+    }
+
+    fn unload(&mut self, id: u32) {
+        // Clears a place in a table; a VM that cannot do that reports so at its next call.
+        let _ = self.state.enter(
+            Entry::UnloadConfig,
+            &[id as i32],
+            Vec::new(),
+            None,
+            LOAD_BUDGET,
+        );
+    }
+
+    /// A free coroutine.
+    ///
+    /// # Errors
+    /// The memory budget is used up.
+    pub(crate) fn thread(&mut self) -> Result<Thread, LuaError> {
+        match self.pool.pop() {
+            Some(thread) => Ok(thread),
+            None => self.state.thread(),
+        }
+    }
+
+    /// A coroutine whose handler has returned.
+    pub(crate) fn reuse(&mut self, thread: Thread) {
+        if self.pool.len() < POOL {
+            self.pool.push(thread);
+        } else {
+            self.state.release(thread);
+        }
+    }
+
+    /// Ends a stream's shared table.
+    pub(crate) fn end_shared(&mut self, index: u32) {
+        // Empties a table; as `unload`.
+        let _ = self.state.enter(
+            Entry::EndStream,
+            &[index as i32],
+            Vec::new(),
+            None,
+            LOAD_BUDGET,
+        );
+    }
+}
