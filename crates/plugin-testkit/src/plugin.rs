@@ -3,16 +3,19 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
+use outrider_lua_runtime::LuaSource;
 use outrider_plugin_api::{
-    Cause, Chain, FailureAction, FailurePolicy, Link, LinkMetrics, LoadError, Plugin, ScopedConfig,
+    BodyMode, Cause, Chain, FailureAction, FailurePolicy, Link, LinkMetrics, LoadError, Metrics,
+    Plugin, ScopedConfig,
 };
 use outrider_plugin_formats as formats;
 use serde_json::Value;
 
 use crate::metrics::MetricTable;
 
-type Load = Box<dyn Fn() -> Result<Arc<dyn Plugin>, LoadError> + Send + Sync>;
+type Load = Box<dyn Fn(&mut dyn Metrics) -> Result<Arc<dyn Plugin>, LoadError> + Send + Sync>;
 
 /// A plugin that loads, and can be loaded anew for each case.
 pub struct LoadedPlugin {
@@ -35,13 +38,50 @@ impl LoadedPlugin {
     /// closed, 500.
     pub fn new(
         name: &str,
-        load: impl Fn() -> Result<Arc<dyn Plugin>, LoadError> + Send + Sync + 'static,
+        load: impl Fn(&mut dyn Metrics) -> Result<Arc<dyn Plugin>, LoadError> + Send + Sync + 'static,
     ) -> Self {
         Self {
             name: name.to_owned(),
             load: Box::new(load),
             schema: None,
             failure_policy: failure_policy(&formats::FailurePolicy::default()),
+        }
+    }
+
+    /// The plugin of a package, with its schema and its manifest's failure policy and budgets. It is
+    /// loaded once, so that what is wrong with its code is told here.
+    pub fn from_package(package: &formats::PluginPackage) -> Result<Self, LoadError> {
+        let manifest = &package.manifest;
+        let load: Load = match manifest.runtime {
+            formats::Runtime::Lua => {
+                let budgets = manifest.budgets.unwrap_or_default();
+                let source = LuaSource {
+                    plugin: manifest.name.clone(),
+                    folder: manifest.name.clone(),
+                    files: package.files.clone(),
+                    entry: manifest
+                        .entry
+                        .clone()
+                        .unwrap_or_else(|| "main.lua".to_owned()),
+                    request_body: body_mode(manifest.body.request()),
+                    response_body: body_mode(manifest.body.response()),
+                    time_budget: Duration::from_millis(budgets.time_ms.into()),
+                    memory_budget: budgets.memory_mib as usize * 1024 * 1024,
+                    log_folder: None,
+                };
+                Box::new(move |metrics| outrider_lua_runtime::load(source.clone(), 1, metrics))
+            }
+        };
+        load(&mut MetricTable::new())?;
+        let plugin = Self {
+            name: manifest.name.clone(),
+            load,
+            schema: None,
+            failure_policy: failure_policy(&manifest.failure_policy.clone().unwrap_or_default()),
+        };
+        match &package.schema {
+            Some(schema) => plugin.with_schema(schema),
+            None => Ok(plugin),
         }
     }
 
@@ -107,7 +147,7 @@ impl LoadedPlugin {
             merge(&mut effective, patch);
         }
         self.check_config(&effective)?;
-        let plugin = (self.load)()?;
+        let plugin = (self.load)(metrics)?;
         let scoped = ScopedConfig {
             scope: if patch.is_some() {
                 "project test, route test".to_owned()
@@ -148,6 +188,13 @@ fn merge(target: &mut Value, patch: &Value) {
         } else {
             merge(entries.entry(key.clone()).or_insert(Value::Null), change);
         }
+    }
+}
+
+fn body_mode(mode: formats::BodyMode) -> BodyMode {
+    match mode {
+        formats::BodyMode::Whole => BodyMode::Whole,
+        formats::BodyMode::Stream => BodyMode::Stream,
     }
 }
 

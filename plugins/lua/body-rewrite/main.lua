@@ -2,8 +2,12 @@
 --
 -- What is never touched: other media types than the configured ones, compressed bodies, and parts of
 -- a resource (206), whose offsets would no longer fit.
+--
+-- The handlers are those of version 1, because there `get_body` waits for the body where it is
+-- called. Handlers of version 2 would have every body held back before they could look at its type:
+-- a download, or a stream of events, that this plugin has no business with.
 
-local handler = { version = "v2" }
+local handler = {}
 
 local default_types = { "text/*", "application/json", "application/javascript", "application/xml" }
 
@@ -135,20 +139,7 @@ local function compile_rules(rules)
 end
 
 -- Compiled configurations; one that is gone takes its compiled form along.
-local cache = setmetatable({}, { __mode = "k" })
-
-local function settings()
-  local config = envoy.config()
-  local found = cache[config]
-  if not found then
-    found = { request = compile_rules(config.request), response = compile_rules(config.response), types = {} }
-    for _, media_type in ipairs(config.content_types or default_types) do
-      found.types[media_type:lower()] = true
-    end
-    cache[config] = found
-  end
-  return found
-end
+local compiled = setmetatable({}, { __mode = "k" })
 
 -- Whether the body that these headers announce is one to change.
 local function applies(types, message)
@@ -169,10 +160,11 @@ local function applies(types, message)
 end
 
 local function rewrite(rules, message)
-  local body = message.get_body()
-  if not body or body == "" then
+  local buffer = message.get_body()
+  if not buffer then
     return
   end
+  local body = buffer:getBytes(0, buffer:length())
   local changed = body
   for _, rule in ipairs(rules) do
     changed = changed:gsub(rule[1], rule[2])
@@ -188,27 +180,45 @@ end
 function handler:on_configure(config)
   check_rules(config.request, "request")
   check_rules(config.response, "response")
+  local types = {}
+  for _, media_type in ipairs(config.content_types or default_types) do
+    types[media_type:lower()] = true
+  end
+  compiled[config] = {
+    request = compile_rules(config.request),
+    response = compile_rules(config.response),
+    types = types,
+  }
 end
 
-function handler:on_request_header()
-  if #settings().response > 0 then
+function handler:on_request()
+  local settings = compiled[envoy.config()]
+  if #settings.response > 0 then
     -- A compressed response could not be read.
     envoy.req.clear_header("accept-encoding")
   end
-end
-
-function handler:on_request_body()
-  local now = settings()
-  if #now.request > 0 and applies(now.types, envoy.req) then
-    rewrite(now.request, envoy.req)
+  if #settings.request > 0 and applies(settings.types, envoy.req) then
+    rewrite(settings.request, envoy.req)
   end
 end
 
-function handler:on_response_body()
-  local now = settings()
-  if #now.response > 0 and envoy.resp.get_header(":status") ~= "206" and applies(now.types, envoy.resp) then
-    rewrite(now.response, envoy.resp)
+function handler:on_response()
+  local settings = compiled[envoy.config()]
+  if #settings.response == 0 or not applies(settings.types, envoy.resp) then
+    return
   end
+  if envoy.resp.get_header(":status") == "206" then
+    return
+  end
+  if envoy.req.get_header(":method") == "HEAD" then
+    -- These describe a body that would be rewritten, and is not here to be.
+    envoy.resp.clear_header("content-length")
+    for _, name in ipairs(validators) do
+      envoy.resp.clear_header(name)
+    end
+    return
+  end
+  rewrite(settings.response, envoy.resp)
 end
 
 return handler

@@ -145,25 +145,8 @@ local function compile_changes(changes, direction)
   return compiled
 end
 
-local function compile(config)
-  return {
-    request = compile_changes(config.request, "request"),
-    response = compile_changes(config.response, "response"),
-  }
-end
-
 -- Compiled forms, by configuration; a configuration that is gone takes its compiled form along.
-local cache = setmetatable({}, { __mode = "k" })
-
-local function compiled()
-  local config = envoy.config()
-  local changes = cache[config]
-  if not changes then
-    changes = compile(config)
-    cache[config] = changes
-  end
-  return changes
-end
+local compiled = setmetatable({}, { __mode = "k" })
 
 -- The value that parts make now. Nil: it is empty because something that it names is not there.
 local function render(parts)
@@ -218,18 +201,21 @@ local function apply(changes, message)
 end
 
 function handler:on_configure(config)
-  compile(config)
+  compiled[config] = {
+    request = compile_changes(config.request, "request"),
+    response = compile_changes(config.response, "response"),
+  }
 end
 
 function handler:on_request_header()
-  local changes = compiled().request
+  local changes = compiled[envoy.config()].request
   if changes then
     apply(changes, envoy.req)
   end
 end
 
 function handler:on_response_header()
-  local changes = compiled().response
+  local changes = compiled[envoy.config()].response
   if changes then
     apply(changes, envoy.resp)
   end

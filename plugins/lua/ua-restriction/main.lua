@@ -3,24 +3,22 @@
 
 local handler = { version = "v2" }
 
+-- Lower-case lists, by configuration; a configuration that is gone takes its lists along.
+local lists = setmetatable({}, { __mode = "k" })
+
 local function lowered(list)
   local lower = {}
-  for index, text in ipairs(list or {}) do
+  for index, text in ipairs(list) do
     lower[index] = text:lower()
   end
   return lower
 end
 
--- Lower-case lists, by configuration; a configuration that is gone takes its lists along.
-local cache = setmetatable({}, { __mode = "k" })
-
-local function lists(config)
-  local found = cache[config]
-  if not found then
-    found = { allow = config.allow and lowered(config.allow), deny = lowered(config.deny) }
-    cache[config] = found
-  end
-  return found
+function handler:on_configure(config)
+  lists[config] = {
+    allow = config.allow and lowered(config.allow),
+    deny = lowered(config.deny or {}),
+  }
 end
 
 local function contains_any(agent, texts)
@@ -63,7 +61,7 @@ function handler:on_request_header()
     return
   end
 
-  local texts = lists(config)
+  local texts = lists[config]
   if contains_any(agent, texts.deny) then
     refuse(config, "outrider.ua-restriction.denied")
   elseif texts.allow and not contains_any(agent, texts.allow) then

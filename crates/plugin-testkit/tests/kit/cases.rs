@@ -121,7 +121,7 @@ fn setting() -> LoadedPlugin {
         "additionalProperties": false,
         "properties": {"set": {"type": "string"}, "status": {"type": "integer"}},
     });
-    LoadedPlugin::new("setting", || Ok(Arc::new(Setting)))
+    LoadedPlugin::new("setting", |_| Ok(Arc::new(Setting)))
         .with_schema(&schema)
         .unwrap()
 }
