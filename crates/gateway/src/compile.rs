@@ -197,9 +197,26 @@ impl Origin {
         if path.starts_with('/') {
             return path.to_owned();
         }
-        let path = path.trim_start_matches("./");
-        match self.file.rsplit_once('/') {
-            Some((folder, _)) => format!("{folder}/{path}"),
+        let mut folder = self.file.rsplit_once('/').map(|(folder, _)| folder);
+        let mut path = path;
+        loop {
+            if let Some(rest) = path.strip_prefix("./") {
+                path = rest;
+                continue;
+            }
+            // `more/../plugins` reads better as `plugins`.
+            match (folder, path.strip_prefix("../")) {
+                (Some(inner), Some(rest))
+                    if !matches!(inner, "" | "." | "..") && !inner.ends_with("/..") =>
+                {
+                    folder = inner.rsplit_once('/').map(|(outer, _)| outer);
+                    path = rest;
+                }
+                _ => break,
+            }
+        }
+        match folder {
+            Some(folder) => format!("{folder}/{path}"),
             None => path.to_owned(),
         }
     }

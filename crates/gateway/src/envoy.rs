@@ -122,11 +122,19 @@ pub fn static_bootstrap(plan: &Plan, layout: &Layout) -> Value {
 }
 
 fn discovery_response(resources: Vec<Value>, message: &str) -> Value {
-    let resources: Vec<Value> = resources
+    let resources = resources
         .into_iter()
         .map(|resource| typed(message, resource))
         .collect();
-    json!({ "resources": resources })
+    object([("resources", resources)])
+}
+
+/// An object of values that are large: `json!` would copy them.
+fn object<const N: usize>(entries: [(&str, Value); N]) -> Value {
+    entries
+        .into_iter()
+        .map(|(key, value)| (key.to_owned(), value))
+        .collect()
 }
 
 /// An object as a `google.protobuf.Any`.
@@ -143,8 +151,8 @@ fn typed(message: &str, object: Value) -> Value {
 }
 
 /// A document of the module as a `google.protobuf.Struct` in an Any.
-fn structure(document: &Value) -> Value {
-    typed("google.protobuf.Struct", json!({ "value": document }))
+fn structure(document: Value) -> Value {
+    typed("google.protobuf.Struct", object([("value", document)]))
 }
 
 /// One of Envoy's watched files as a source of configuration.

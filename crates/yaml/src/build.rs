@@ -75,10 +75,10 @@ pub(crate) fn build(text: &str) -> Result<Node, Vec<Fault>> {
             }
             Err(error) => {
                 let (mut message, mend) = syntax::explain(error.info());
-                if error.info().contains("flow")
+                if (error.info().contains("flow") || error.info() == "invalid indentation")
                     && let Some(begin) = builder.open.last().map(Open::location)
                 {
-                    message = format!("{message}; it begins on line {}", begin.line);
+                    message = format!("{message} (begun on line {})", begin.line);
                 }
                 builder.fault(location(*error.marker()), message, mend);
                 break;

@@ -66,6 +66,12 @@ pub(crate) fn explain(complaint: &str) -> (String, Option<String>) {
             "something follows a closing quote",
             "put all of the value in quotes, and write `\\\"` for a quote within",
         )
+    } else if complaint == "invalid indentation" || complaint.contains("flow construct") {
+        // The scanner says this only within brackets.
+        (
+            "this line is not indented enough, or a `[...]` or `{...}` before it is not closed",
+            "close it, or indent this line more",
+        )
     } else if complaint.contains("indentation") || complaint.contains("wrongly indented") {
         (
             "the indentation of this line fits none of the lines above it",

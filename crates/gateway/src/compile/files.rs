@@ -1,7 +1,7 @@
 //! The files: the one that the user names, and what it includes.
 
 use outrider_plugin_formats::Problem;
-use outrider_yaml::{Document, Field};
+use outrider_yaml::{Document, Field, Location, Value};
 
 use super::{Context, Origin};
 use crate::model::File;
@@ -24,7 +24,7 @@ pub(super) enum Place {
 
 pub(super) fn read_all(context: &mut Context<'_>, path: &str) -> Vec<Source> {
     let mut sources = Vec::new();
-    let Some(first) = read(context, path, Place::First) else {
+    let Some(first) = read(context, path, Place::First, None) else {
         return sources;
     };
     let origin = first.origin.clone();
@@ -43,15 +43,13 @@ pub(super) fn read_all(context: &mut Context<'_>, path: &str) -> Vec<Source> {
             continue;
         }
         seen.push(absolute);
-        sources.extend(read(context, &path, Place::Included));
+        let include = Some((&origin, location));
+        sources.extend(read(context, &path, Place::Included, include));
     }
     sources
 }
 
-fn include_paths(
-    context: &mut Context<'_>,
-    first: &Source,
-) -> Vec<(outrider_yaml::Location, String)> {
+fn include_paths(context: &mut Context<'_>, first: &Source) -> Vec<(Location, String)> {
     let mut paths = Vec::new();
     let includes = first.file.include.value().into_iter().flatten();
     for include in includes.filter_map(Field::get) {
@@ -77,18 +75,32 @@ fn include_paths(
     paths
 }
 
-fn read(context: &mut Context<'_>, path: &str, place: Place) -> Option<Source> {
+/// Reads one file; `include` is what names it.
+fn read(
+    context: &mut Context<'_>,
+    path: &str,
+    place: Place,
+    include: Option<(&Origin, Location)>,
+) -> Option<Source> {
     context.files.push(path.to_owned());
     let text = match context.loader.read(path) {
         Ok(text) => text,
         Err(why) => {
-            context.problems.push(Problem {
-                file: path.to_owned(),
-                line: 0,
-                column: 0,
-                message: format!("the file cannot be read: {why}"),
-                mend: None,
-            });
+            match include {
+                Some((origin, location)) => context.problem(
+                    origin,
+                    location,
+                    format!("`{path}` cannot be read: {why}"),
+                    "paths are relative to the file that names them",
+                ),
+                None => context.problems.push(Problem {
+                    file: path.to_owned(),
+                    line: 0,
+                    column: 0,
+                    message: format!("the file cannot be read: {why}"),
+                    mend: None,
+                }),
+            }
             return None;
         }
     };
@@ -99,6 +111,18 @@ fn read(context: &mut Context<'_>, path: &str, place: Place) -> Option<Source> {
             return None;
         }
     };
+    if document.root.value == Value::Null {
+        let message = "the file is empty";
+        let mend = match place {
+            Place::First => "begin with `gateway:`",
+            Place::Included => {
+                "write `projects:`, `plugins:` or `upstreams:`, or do not include it"
+            }
+        };
+        let origin = Origin::new(path);
+        context.problem(&origin, document.root.location, message, mend);
+        return None;
+    }
     let (file, problems) = document.read_what_can_be::<File>();
     context.problems.extend(problems);
     let source = Source {
@@ -125,7 +149,7 @@ fn read(context: &mut Context<'_>, path: &str, place: Place) -> Option<Source> {
                     context.problem(
                         &source.origin,
                         location,
-                        format!("an included file has a `{key}`"),
+                        format!("only the first file may have `{key}`"),
                         format!("move `{key}` to the first file"),
                     );
                 }

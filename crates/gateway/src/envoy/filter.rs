@@ -4,7 +4,7 @@ use outrider_plugin_formats::{FilterConfig, RouteConfig};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::{ECDS_FILE, FILTER_NAME, Layout, source, structure, typed};
+use super::{ECDS_FILE, FILTER_NAME, Layout, object, source, structure, typed};
 
 const FILTER: &str = "envoy.extensions.filters.http.dynamic_modules.v3.DynamicModuleFilter";
 const PER_ROUTE: &str =
@@ -23,12 +23,15 @@ pub(super) fn discovered(layout: &Layout) -> Value {
 
 /// In a listener, with its configuration; and, the same, the resource of ECDS.
 pub(super) fn extension(config: &FilterConfig) -> Value {
-    json!({ "name": FILTER_NAME, "typed_config": module(FILTER, config) })
+    object([
+        ("name", FILTER_NAME.into()),
+        ("typed_config", module(FILTER, config)),
+    ])
 }
 
 /// A `typed_per_filter_config`.
 pub(super) fn per_route(config: &RouteConfig) -> Value {
-    json!({ FILTER_NAME: module(PER_ROUTE, config) })
+    object([(FILTER_NAME, module(PER_ROUTE, config))])
 }
 
 fn module(message: &str, document: &impl Serialize) -> Value {
@@ -36,11 +39,14 @@ fn module(message: &str, document: &impl Serialize) -> Value {
     let document = serde_json::to_value(document).unwrap_or_default();
     typed(
         message,
-        json!({
+        object([
             // Threads and thread-local data of the module outlive its configurations.
-            "dynamic_module_config": { "name": "outrider", "do_not_close": true },
-            "filter_name": "outrider",
-            "filter_config": structure(&document),
-        }),
+            (
+                "dynamic_module_config",
+                json!({ "name": "outrider", "do_not_close": true }),
+            ),
+            ("filter_name", "outrider".into()),
+            ("filter_config", structure(document)),
+        ]),
     )
 }

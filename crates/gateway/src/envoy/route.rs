@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Map, Value, json};
 
-use super::{ROUTE_CONFIGURATION, duration, filter};
+use super::{ROUTE_CONFIGURATION, duration, filter, object};
 use crate::compile::LONGEST_BODY;
 use crate::plan::{
     Action, Condition, Forward, LoadBalancing, Match, PathMatch, Plan, Project, Redirect, Respond,
@@ -24,17 +24,17 @@ pub(super) fn configuration(plan: &Plan) -> Value {
         })
         .map(|upstream| upstream.name.as_str())
         .collect();
-    let hosts: Vec<Value> = plan
+    let hosts = plan
         .projects
         .iter()
         .map(|project| virtual_host(project, &hashing))
         .collect();
-    json!({
-        "name": ROUTE_CONFIGURATION,
-        "ignore_port_in_host_matching": true,
-        "max_direct_response_body_size_bytes": LONGEST_BODY,
-        "virtual_hosts": hosts,
-    })
+    object([
+        ("name", ROUTE_CONFIGURATION.into()),
+        ("ignore_port_in_host_matching", true.into()),
+        ("max_direct_response_body_size_bytes", LONGEST_BODY.into()),
+        ("virtual_hosts", hosts),
+    ])
 }
 
 fn virtual_host(project: &Project, hashing: &BTreeSet<&str>) -> Value {

@@ -7,11 +7,12 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
-use serde::de::{Deserialize, Deserializer, Error as _};
+use serde::de::{Deserialize, Deserializer, Visitor};
 
-/// A type that is read from text by a function, with its JSON Schema.
+/// A type that is read from text by a function, with the words for what is expected and its JSON
+/// Schema.
 macro_rules! text_types {
-    ($($(#[$comment:meta])* $name:ident($content:ty) = $parse:path, $schema:tt;)*) => {
+    ($($(#[$comment:meta])* $name:ident($content:ty) = $parse:path, $expected:literal, $schema:tt;)*) => {
         $(
             $(#[$comment])*
             #[derive(Debug, Clone)]
@@ -19,8 +20,11 @@ macro_rules! text_types {
 
             impl<'de> Deserialize<'de> for $name {
                 fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-                    let text = String::deserialize(deserializer)?;
-                    $parse(&text).map(Self).map_err(D::Error::custom)
+                    let visitor = TextVisitor {
+                        expected: $expected,
+                        parse: |text| $parse(text),
+                    };
+                    deserializer.deserialize_str(visitor).map(Self)
                 }
             }
 
@@ -41,31 +45,48 @@ macro_rules! text_types {
     };
 }
 
+struct TextVisitor<T> {
+    expected: &'static str,
+    parse: fn(&str) -> Result<T, String>,
+}
+
+impl<T> Visitor<'_> for TextVisitor<T> {
+    type Value = T;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.expected)
+    }
+
+    fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<T, E> {
+        (self.parse)(text).map_err(E::custom)
+    }
+}
+
 text_types! {
     /// Text that is not empty.
-    Text(String) = not_empty, {"type": "string", "minLength": 1};
+    Text(String) = not_empty, "a string", {"type": "string", "minLength": 1};
     /// A name of one's own for a listener, a project, a route.
-    Name(String) = name, {"type": "string", "pattern": "^[A-Za-z0-9][A-Za-z0-9._-]*$"};
+    Name(String) = name, "a string", {"type": "string", "pattern": "^[A-Za-z0-9][A-Za-z0-9._-]*$"};
     /// A plugin's name.
-    PluginName(String) = plugin_name, {"type": "string", "pattern": "^[a-z0-9]([a-z0-9-]*[a-z0-9])?$"};
+    PluginName(String) = plugin_name, "a plugin's name", {"type": "string", "pattern": "^[a-z0-9]([a-z0-9-]*[a-z0-9])?$"};
     /// A path of a URL, or its beginning.
-    Path(String) = path, {"type": "string", "pattern": "^/"};
+    Path(String) = path, "a path, like `/cart`", {"type": "string", "pattern": "^/"};
     /// A regular expression that RE2 and the `regex` crate both take.
-    Regex(String) = regex, {"type": "string", "format": "regex"};
+    Regex(String) = regex, "a string", {"type": "string", "format": "regex"};
     /// A method, in capitals.
-    Method(String) = method, {"type": "string", "pattern": "^[A-Z][A-Z-]*$"};
+    Method(String) = method, "a method, like `GET`", {"type": "string", "pattern": "^[A-Z][A-Z-]*$"};
     /// A header's name in lower case.
-    HeaderName(String) = header_name, {"type": "string", "pattern": "^[A-Za-z0-9!#$%&'*+.^_`|~-]+$"};
+    HeaderName(String) = header_name, "a header's name", {"type": "string", "pattern": "^[A-Za-z0-9!#$%&'*+.^_`|~-]+$"};
     /// A host, or a pattern of hosts, in lower case.
-    HostPattern(String) = host_pattern, {"type": "string", "minLength": 1};
+    HostPattern(String) = host_pattern, "a host, like `shop.example.com`", {"type": "string", "minLength": 1};
     /// IP address and port.
-    IpAddress(SocketAddr) = ip_address, {"type": "string", "examples": ["127.0.0.1:8080", "[::1]:8080"]};
+    IpAddress(SocketAddr) = ip_address, "an IP address with a port, like `127.0.0.1:8080`", {"type": "string", "examples": ["127.0.0.1:8080", "[::1]:8080"]};
     /// Host and port.
-    Address(HostAndPort) = host_and_port, {"type": "string", "examples": ["127.0.0.1:8080", "host.name:80"]};
+    Address(HostAndPort) = host_and_port, "a host with a port, like `127.0.0.1:8080`", {"type": "string", "examples": ["127.0.0.1:8080", "host.name:80"]};
     /// A span of time in milliseconds.
-    Duration(u64) = duration, {"type": "string", "pattern": "^[0-9]+(ms|s|m|h)$"};
+    Duration(u64) = duration, "a duration with its unit, like `5s`", {"type": "string", "pattern": "^[0-9]+(ms|s|m|h)$"};
     /// A size in bytes.
-    Size(u32) = size, {"type": "string", "pattern": "^[0-9]+(B|KiB|MiB|GiB)$"};
+    Size(u32) = size, "a size with its unit, like `1MiB`", {"type": "string", "pattern": "^[0-9]+(B|KiB|MiB|GiB)$"};
 }
 
 /// A host and a port to connect to.
@@ -81,7 +102,7 @@ pub(crate) struct Number<const LEAST: u32, const MOST: u32>(pub(crate) u32);
 
 struct NumberVisitor<const LEAST: u32, const MOST: u32>;
 
-impl<const LEAST: u32, const MOST: u32> serde::de::Visitor<'_> for NumberVisitor<LEAST, MOST> {
+impl<const LEAST: u32, const MOST: u32> Visitor<'_> for NumberVisitor<LEAST, MOST> {
     type Value = Number<LEAST, MOST>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

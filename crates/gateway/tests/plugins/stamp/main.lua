@@ -1,0 +1,1 @@
+function envoy_on_response(handle) end

@@ -1,0 +1,112 @@
+//! A loader over the test folders, for the tests that name it by `#[path]`. Not a test itself.
+
+#![allow(dead_code, reason = "each test file uses its own part of it")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::case_sensitive_file_extension_comparisons,
+    reason = "helpers of tests fail as tests do"
+)]
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use outrider_gateway::{Loader, PluginPackage, Problem};
+use outrider_plugin_formats::PluginEntry;
+use outrider_yaml::Document;
+use serde_json::Value;
+
+/// Reads below a folder. Paths that end in `.pem` are there without being files.
+pub(crate) struct Folder {
+    root: String,
+    /// Plugin and configuration of each `try_plugin`.
+    pub(crate) tried: RefCell<Vec<(String, String)>>,
+}
+
+impl Folder {
+    pub(crate) fn new(root: &str) -> Self {
+        Self {
+            root: format!("{}/tests/{root}", env!("CARGO_MANIFEST_DIR")),
+            tried: RefCell::default(),
+        }
+    }
+
+    fn text(&self, path: &str) -> Result<String, String> {
+        std::fs::read_to_string(format!("{}/{path}", self.root))
+            .map_err(|_| "there is no such file".to_owned())
+    }
+}
+
+impl Loader for Folder {
+    fn read(&self, path: &str) -> Result<String, String> {
+        match path {
+            "certs/missing.pem" => Err("there is no such file".to_owned()),
+            "certs/der.pem" => Ok("0\u{82}".to_owned()),
+            _ if path.ends_with(".pem") => Ok("-----BEGIN CERTIFICATE-----".to_owned()),
+            _ => self.text(path),
+        }
+    }
+
+    fn matching(&self, pattern: &str) -> Result<Vec<String>, String> {
+        let (folder, name) = pattern.rsplit_once('/').unwrap_or(("", pattern));
+        let (begin, end) = name.split_once('*').ok_or("this test knows only `*`")?;
+        let mut paths: Vec<String> = std::fs::read_dir(format!("{}/{folder}", self.root))
+            .map_err(|_| "there is no such folder".to_owned())?
+            .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
+            .filter(|name| name.starts_with(begin) && name.ends_with(end))
+            .map(|name| format!("{folder}/{name}"))
+            .collect();
+        paths.sort();
+        Ok(paths)
+    }
+
+    fn plugin(&self, source: &str) -> Result<PluginPackage, Vec<Problem>> {
+        let manifest_file = format!("{source}/plugin.yaml");
+        let text = self.text(&manifest_file).map_err(|_| {
+            vec![Problem {
+                file: source.to_owned(),
+                line: 0,
+                column: 0,
+                message: "there is no plugin here".to_owned(),
+                mend: None,
+            }]
+        })?;
+        let manifest = Document::parse(&manifest_file, &text)?.read()?;
+        let schema = self
+            .text(&format!("{source}/config.schema.json"))
+            .ok()
+            .map(|text| serde_json::from_str(&text).unwrap());
+        let code = self.text(&format!("{source}/main.lua")).unwrap();
+        Ok(PluginPackage {
+            manifest,
+            digest: format!("sha256:{:064}", code.len()),
+            files: BTreeMap::from([("main.lua".to_owned(), code)]),
+            schema,
+            folder: source.to_owned(),
+        })
+    }
+
+    fn absolute(&self, path: &str) -> String {
+        if Path::new(path).is_absolute() {
+            path.to_owned()
+        } else {
+            format!("/gateway/{path}")
+        }
+    }
+
+    fn try_plugin(&self, entry: &PluginEntry, config: &Value) -> Result<(), Vec<Problem>> {
+        self.tried
+            .borrow_mut()
+            .push((entry.name.clone(), config.to_string()));
+        if config.get("realm") == Some(&"refused".into()) {
+            return Err(vec![Problem {
+                file: String::new(),
+                line: 0,
+                column: 0,
+                message: format!("plugin `{}`: on_configure refused it", entry.name),
+                mend: None,
+            }]);
+        }
+        Ok(())
+    }
+}
