@@ -1,21 +1,30 @@
 //! How the compiler reaches the disk. Paths stay as the user wrote them; relative ones are relative to
 //! the current folder.
 
+use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::ErrorKind;
 use std::path::Path;
 
 use glob::MatchOptions;
 use outrider_gateway::{Compiled, Loader, compile};
-use outrider_plugin_formats::{PluginPackage, Problem};
+use outrider_plugin_formats::{PluginEntry, PluginPackage, Problem};
+use serde_json::Value;
 
-/// The disk.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Disk;
+use crate::trial::Trials;
 
-/// Compiles a gateway's file from the disk.
+/// The disk, for one compilation.
+#[derive(Debug, Default)]
+struct Disk {
+    /// Folders of the plugins that were opened, by digest: messages name files by them.
+    folders: RefCell<BTreeMap<String, String>>,
+    trials: RefCell<Trials>,
+}
+
+/// Compiles a gateway's file from the disk, and tries each plugin with each of its configurations.
 pub(crate) fn compile_file(file: &Path) -> Compiled {
-    compile(&file.to_string_lossy(), &Disk)
+    compile(&file.to_string_lossy(), &Disk::default())
 }
 
 impl Loader for Disk {
@@ -46,7 +55,11 @@ impl Loader for Disk {
     }
 
     fn plugin(&self, source: &str) -> Result<PluginPackage, Vec<Problem>> {
-        outrider_plugin_store::open(Path::new(source))
+        let package = outrider_plugin_store::open(Path::new(source))?;
+        self.folders
+            .borrow_mut()
+            .insert(package.digest.clone(), package.folder.clone());
+        Ok(package)
     }
 
     fn absolute(&self, path: &str) -> String {
@@ -54,5 +67,14 @@ impl Loader for Disk {
             |_| path.to_owned(),
             |path| path.to_string_lossy().into_owned(),
         )
+    }
+
+    fn try_plugin(&self, entry: &PluginEntry, config: &Value) -> Result<(), Vec<Problem>> {
+        let folders = self.folders.borrow();
+        let folder = folders.get(&entry.digest).unwrap_or(&entry.name);
+        self.trials
+            .borrow_mut()
+            .run(entry, folder, config)
+            .map_err(|problem| vec![problem])
     }
 }

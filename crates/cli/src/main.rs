@@ -9,6 +9,7 @@ mod commands;
 mod exit;
 mod loader;
 mod output;
+mod trial;
 mod up;
 
 use std::process::ExitCode;

@@ -61,7 +61,7 @@ fn folder(gateway: &str) -> tempfile::TempDir {
     .unwrap();
     fs::write(
         plugin.join("main.lua"),
-        "return { version = 'v2', on_request = function() end }\n",
+        "return { version = 'v2', on_request_header = function() end }\n",
     )
     .unwrap();
     folder
@@ -161,6 +161,29 @@ fn check_for_scripts() {
     assert_eq!(output.status.code(), Some(0));
     let answer: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(answer["ok"], true);
+}
+
+#[test]
+fn check_of_plugins_that_do_not_load() {
+    let folder = folder(GOOD);
+    let main = folder.path().join("hello/main.lua");
+    let check = |code: &str| {
+        fs::write(&main, code).unwrap();
+        told(&outrider(folder.path(), &["check", "gateway.yaml"]))
+    };
+    insta::assert_snapshot!(
+        [
+            check("return {\n  on_log = function( end\n}\n"),
+            check("local lib = require 'lib.nowhere'\nreturn lib\n"),
+            check("return { version = 'v2' }\n"),
+            check("error('at the top')\n"),
+            check("while true do end\n"),
+            check(
+                "return {\n  version = 'v2',\n  on_log = function() end,\n  on_configure = function(self, config)\n    if config.greeting == 'cart' then error('no carts here') end\n  end,\n}\n",
+            ),
+        ]
+        .join("\n\n")
+    );
 }
 
 #[test]

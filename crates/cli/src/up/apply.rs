@@ -189,6 +189,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::up::changes::tests as changes;
 
     const PLUGINS: &str = "/resources/0/typed_config/filter_config/value/plugins";
 
@@ -277,8 +278,7 @@ mod tests {
 
     #[test]
     fn the_paths_are_those_of_the_renderer() {
-        let mut plan =
-            crate::up::changes::tests::plan(crate::up::changes::tests::BASE, "return {}\n");
+        let mut plan = changes::plan(changes::BASE, changes::PLUGIN);
         let layout = crate::up::rendered::layout(&plan, Path::new("/state"));
         let old = outrider_gateway::envoy::files(&plan, &layout);
         let removed = plan.filter.plugins.pop().unwrap().name;

@@ -3,6 +3,8 @@ use std::fs;
 use super::*;
 use crate::loader::compile_file;
 
+pub(crate) const PLUGIN: &str = "return { version = 'v2', on_log = function() end }\n";
+
 pub(crate) const BASE: &str = r#"
 gateway:
   listeners: [{name: main, address: "127.0.0.1:10000"}]
@@ -26,7 +28,7 @@ pub(crate) fn plan(text: &str, headers: &str) -> Plan {
     let file = folder.path().join("gateway.yaml");
     fs::write(&file, text).unwrap();
     fs::write(folder.path().join("headers.lua"), headers).unwrap();
-    fs::write(folder.path().join("other.lua"), "return {}\n").unwrap();
+    fs::write(folder.path().join("other.lua"), PLUGIN).unwrap();
     let compiled = compile_file(&file);
     assert_eq!(compiled.problems, []);
     compiled.plan.unwrap()
@@ -34,17 +36,17 @@ pub(crate) fn plan(text: &str, headers: &str) -> Plan {
 
 #[test]
 fn nothing_but_comments() {
-    let old = plan(BASE, "return {}\n");
-    let new = plan(&format!("# hello\n{BASE}"), "return {}\n");
+    let old = plan(BASE, PLUGIN);
+    let new = plan(&format!("# hello\n{BASE}"), PLUGIN);
     assert_eq!(summary(&old, &new), [] as [&str; 0]);
 }
 
 #[test]
 fn one_thing_at_a_time() {
-    let old = plan(BASE, "return {}\n");
+    let old = plan(BASE, PLUGIN);
     let of = |from: &str, to: &str| {
         assert!(BASE.contains(from), "{from}");
-        summary(&old, &plan(&BASE.replace(from, to), "return {}\n")).join("; ")
+        summary(&old, &plan(&BASE.replace(from, to), PLUGIN)).join("; ")
     };
     insta::assert_snapshot!(
         [
@@ -62,18 +64,24 @@ fn one_thing_at_a_time() {
         ]
         .join("\n")
     );
-    let lines = summary(&old, &plan(BASE, "return { on_request = nil }\n"));
-    assert_eq!(lines, ["plugin headers 38633c → c7abe7"]);
+    let lines = summary(
+        &old,
+        &plan(
+            BASE,
+            "return { version = 'v2', on_request_header = function() end }\n",
+        ),
+    );
+    assert_eq!(lines, ["plugin headers e8285d → e79660"]);
 }
 
 #[test]
 fn what_waits_for_a_restart() {
-    let old = plan(BASE, "return {}\n");
+    let old = plan(BASE, PLUGIN);
     let text = BASE.replace(
         "gateway:",
         "gateway:\n  workers: 3\n  admin: 127.0.0.1:9901",
     );
-    let new = plan(&text, "return {}\n");
+    let new = plan(&text, PLUGIN);
     assert_eq!(
         needs_restart(&old, &new),
         ["gateway.admin", "gateway.workers"]

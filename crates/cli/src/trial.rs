@@ -1,0 +1,165 @@
+//! Loads a plugin for real and gives it a configuration, as the module inside Envoy will, so that a
+//! syntax error, a missing module, or a configuration that `on_configure` refuses is told by `check`.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use outrider_lua_runtime::LuaSource;
+use outrider_plugin_api::{
+    BodyMode, LoadError, MetricId, MetricKind, Metrics, Plugin, ScopedConfig,
+};
+use outrider_plugin_formats::{self as formats, PluginEntry, PluginSource, Problem, Runtime};
+use serde_json::Value;
+
+/// The runtime names the scope of a configuration that it refuses; the problem's place says more.
+const SCOPE: &str = "trial";
+/// No stream is served here, so no worker needs a VM.
+const WORKERS: usize = 0;
+
+/// Plugins that were loaded, by all that decides their code.
+#[derive(Debug, Default)]
+pub(crate) struct Trials {
+    loaded: BTreeMap<String, Result<Arc<dyn Plugin>, Problem>>,
+    metrics: Definitions,
+}
+
+impl Trials {
+    /// Loads `entry`, whose files are in `folder`, unless that has been done, and gives it `config`.
+    ///
+    /// # Errors
+    /// A problem in a file of the plugin; or one without a file, where the configuration is refused.
+    pub(crate) fn run(
+        &mut self,
+        entry: &PluginEntry,
+        folder: &str,
+        config: &Value,
+    ) -> Result<(), Problem> {
+        let PluginEntry {
+            name,
+            digest,
+            entry: first,
+            body,
+            budgets,
+            ..
+        } = entry;
+        let key = format!("{name} {digest} {first} {body:?} {budgets:?} {folder}");
+        let metrics = &mut self.metrics;
+        let plugin = self
+            .loaded
+            .entry(key)
+            .or_insert_with(|| load(entry, folder, metrics))
+            .as_ref()
+            .map_err(Clone::clone)?;
+        let effective: Arc<str> = config.to_string().into();
+        let config = ScopedConfig {
+            scope: SCOPE.to_owned(),
+            base: Some(Arc::clone(&effective)),
+            route: None,
+            effective,
+        };
+        match plugin.configure(&config, &mut self.metrics) {
+            Ok(_) => Ok(()),
+            Err(LoadError { plugin, message }) => {
+                let message = message.replace(&format!(" (configuration of {SCOPE})"), "");
+                let message = format!("plugin `{plugin}` refuses this configuration: {message}");
+                Err(problem(String::new(), 0, &message))
+            }
+        }
+    }
+}
+
+fn load(
+    entry: &PluginEntry,
+    folder: &str,
+    metrics: &mut Definitions,
+) -> Result<Arc<dyn Plugin>, Problem> {
+    let PluginSource::Inline(files) = &entry.source else {
+        // The compiler of gateways makes inline sources only.
+        return Err(problem(
+            Path::new(folder).display().to_string(),
+            0,
+            "its code is not at hand",
+        ));
+    };
+    let loaded = match entry.runtime {
+        Runtime::Lua => outrider_lua_runtime::load(
+            LuaSource {
+                plugin: entry.name.clone(),
+                folder: folder.to_owned(),
+                files: files.clone(),
+                entry: entry.entry.clone(),
+                request_body: mode(entry.body.request()),
+                response_body: mode(entry.body.response()),
+                time_budget: Duration::from_millis(u64::from(entry.budgets.time_ms)),
+                memory_budget: entry.budgets.memory_mib as usize * 1024 * 1024,
+                log_folder: None,
+            },
+            WORKERS,
+            metrics,
+        ),
+    };
+    loaded.map_err(|LoadError { message, .. }| {
+        if let Some((file, line, message)) = split_place(&message) {
+            problem(file.to_owned(), line, message)
+        } else {
+            let first = Path::new(folder).join(&entry.entry).display().to_string();
+            let message = message
+                .strip_prefix(&format!("{first}: "))
+                .unwrap_or(&message);
+            problem(first.clone(), 0, message)
+        }
+    })
+}
+
+fn problem(file: String, line: usize, message: &str) -> Problem {
+    Problem {
+        file,
+        line,
+        column: 0,
+        message: message.to_owned(),
+        mend: None,
+    }
+}
+
+/// `folder/main.lua:12: what` as its three parts.
+fn split_place(message: &str) -> Option<(&str, usize, &str)> {
+    let (place, what) = message.split_once(": ")?;
+    let (file, line) = place.rsplit_once(':')?;
+    let line = line.parse().ok()?;
+    Some((file, line, what))
+}
+
+fn mode(mode: formats::BodyMode) -> BodyMode {
+    match mode {
+        formats::BodyMode::Whole => BodyMode::Whole,
+        formats::BodyMode::Stream => BodyMode::Stream,
+    }
+}
+
+/// Metrics that are only counted: nobody looks at them.
+#[derive(Debug, Default)]
+struct Definitions(BTreeMap<(MetricKind, String), MetricId>);
+
+impl Metrics for Definitions {
+    fn define(&mut self, kind: MetricKind, name: &str) -> Option<MetricId> {
+        let next = MetricId(u32::try_from(self.0.len()).ok()?);
+        Some(*self.0.entry((kind, name.to_owned())).or_insert(next))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn splits_places() {
+        assert_eq!(
+            split_place("a b/main.lua:12: '=' expected near 'x'"),
+            Some(("a b/main.lua", 12, "'=' expected near 'x'"))
+        );
+        assert_eq!(split_place("no handler"), None);
+        assert_eq!(split_place("why: because"), None);
+    }
+}
