@@ -52,7 +52,12 @@ impl Core {
                 Err(refusal) => refusals.push(refusal),
             }
         }
-        let mut core = Self { id, filter, plugins, base: Arc::default() };
+        let mut core = Self {
+            id,
+            filter,
+            plugins,
+            base: Arc::default(),
+        };
         let (links, wrong) = core.links("gateway", &[]);
         refusals.extend(wrong);
         if refusals.is_empty() {
@@ -76,7 +81,9 @@ impl Core {
         let mut refusals = Vec::new();
         for (name, plugin) in &self.plugins {
             let change = change(name);
-            let enabled = change.and_then(|change| change.enabled).unwrap_or(plugin.entry.enabled);
+            let enabled = change
+                .and_then(|change| change.enabled)
+                .unwrap_or(plugin.entry.enabled);
             if !enabled {
                 continue;
             }
@@ -98,7 +105,10 @@ impl Core {
             }
         }
         ordered.sort_by(|(left, _), (right, _)| left.cmp(right));
-        (ordered.into_iter().map(|(_, link)| link).collect(), refusals)
+        (
+            ordered.into_iter().map(|(_, link)| link).collect(),
+            refusals,
+        )
     }
 }
 
@@ -116,19 +126,14 @@ impl<'a> Order<'a> {
     }
 }
 
-fn load(
-    entry: PluginEntry,
-    workers: usize,
-    known: &mut Code,
-) -> Result<GenerationPlugin, Refusal> {
+fn load(entry: PluginEntry, workers: usize, known: &mut Code) -> Result<GenerationPlugin, Refusal> {
     let key = CodeKey::new(&entry, workers);
-    let code = match known.get(&key) {
-        Some(code) => Arc::clone(code),
-        None => {
-            let code = plugin::load(&entry, workers)?;
-            known.insert(key, Arc::clone(&code));
-            code
-        }
+    let code = if let Some(code) = known.get(&key) {
+        Arc::clone(code)
+    } else {
+        let code = plugin::load(&entry, workers)?;
+        known.insert(key, Arc::clone(&code));
+        code
     };
     GenerationPlugin::new(entry, code)
 }
@@ -150,13 +155,19 @@ pub(crate) struct Generation {
 
 impl Generation {
     pub(crate) fn new(core: Arc<Core>, metrics: Table) -> Self {
-        Self { core: Some(core), metrics }
+        Self {
+            core: Some(core),
+            metrics,
+        }
     }
 }
 
 impl FilterConfig for Generation {
     fn chain(&self, route: Option<&RouteConfig>) -> Arc<Chain> {
-        match (&self.core, route.and_then(|route| route.downcast_ref::<Route>())) {
+        match (
+            &self.core,
+            route.and_then(|route| route.downcast_ref::<Route>()),
+        ) {
             (Some(core), Some(route)) => route.chain(core),
             (Some(core), None) => core.base(),
             // Should a stream ever come after the end, it fails closed.

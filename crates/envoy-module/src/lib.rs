@@ -26,7 +26,9 @@ struct Outrider {
     registry: LazyLock<Registry>,
 }
 
-static OUTRIDER: Outrider = Outrider { registry: LazyLock::new(Registry::default) };
+static OUTRIDER: Outrider = Outrider {
+    registry: LazyLock::new(Registry::default),
+};
 
 outrider_envoy_abi::module!(OUTRIDER);
 

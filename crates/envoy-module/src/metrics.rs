@@ -18,33 +18,47 @@ pub(crate) struct Names {
     values: OnceLock<Box<[AtomicU64]>>,
 }
 
-pub(crate) static NAMES: Names = Names { known: Mutex::new(Vec::new()), values: OnceLock::new() };
+pub(crate) static NAMES: Names = Names {
+    known: Mutex::new(Vec::new()),
+    values: OnceLock::new(),
+};
 
 impl Names {
     fn define(&self, kind: MetricKind, name: &str) -> Option<MetricId> {
         // A vector of names is valid whatever panicked while it was locked.
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        let index = match known.iter().position(|(_, old)| old == name) {
-            Some(index) if known.get(index).is_some_and(|(old, _)| *old == kind) => index,
-            Some(_) => return None,
-            None if known.len() < CAPACITY => {
-                known.push((kind, name.to_owned()));
-                known.len() - 1
+        let index = if let Some(index) = known.iter().position(|(_, old)| old == name) {
+            if known.get(index).is_none_or(|(old, _)| *old != kind) {
+                return None;
             }
-            None => return None,
+            index
+        } else {
+            if known.len() == CAPACITY {
+                return None;
+            }
+            known.push((kind, name.to_owned()));
+            known.len() - 1
         };
         u32::try_from(index).ok().map(MetricId)
     }
 
     fn value(&self, metric: MetricId) -> Option<&AtomicU64> {
-        let values =
-            self.values.get_or_init(|| (0..CAPACITY).map(|_| AtomicU64::new(0)).collect());
+        let values = self
+            .values
+            .get_or_init(|| (0..CAPACITY).map(|_| AtomicU64::new(0)).collect());
         values.get(metric.0 as usize)
     }
 
     fn define_in(&self, context: &ConfigContext<'_>) -> Box<[Option<EnvoyMetric>]> {
-        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        known.iter().map(|(kind, name)| context.define_metric(*kind, name)).collect()
+        let known = self
+            .known
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
+        known
+            .iter()
+            .map(|(kind, name)| context.define_metric(*kind, name))
+            .collect()
     }
 }
 
@@ -66,7 +80,9 @@ pub(crate) struct Table {
 impl Table {
     /// Defines in Envoy all metrics known by now.
     pub(crate) fn define(context: &ConfigContext<'_>) -> Self {
-        Self { envoy: NAMES.define_in(context) }
+        Self {
+            envoy: NAMES.define_in(context),
+        }
     }
 }
 
@@ -76,7 +92,9 @@ impl MetricTable for Table {
     }
 
     fn note(&self, metric: MetricId, amount: i64, set: bool) {
-        let Some(value) = NAMES.value(metric) else { return };
+        let Some(value) = NAMES.value(metric) else {
+            return;
+        };
         if set {
             value.store(amount.unsigned_abs(), Ordering::Relaxed);
         } else if amount >= 0 {
@@ -87,6 +105,8 @@ impl MetricTable for Table {
     }
 
     fn value(&self, metric: MetricId) -> Option<u64> {
-        NAMES.value(metric).map(|value| value.load(Ordering::Relaxed))
+        NAMES
+            .value(metric)
+            .map(|value| value.load(Ordering::Relaxed))
     }
 }

@@ -23,8 +23,17 @@ pub(crate) struct CodeKey(String);
 
 impl CodeKey {
     pub(crate) fn new(entry: &PluginEntry, workers: usize) -> Self {
-        let PluginEntry { name, digest, entry: file, body, budgets, .. } = entry;
-        Self(format!("{name} {digest} {file} {body:?} {budgets:?} {workers}"))
+        let PluginEntry {
+            name,
+            digest,
+            entry: file,
+            body,
+            budgets,
+            ..
+        } = entry;
+        Self(format!(
+            "{name} {digest} {file} {body:?} {budgets:?} {workers}"
+        ))
     }
 }
 
@@ -46,6 +55,7 @@ pub(crate) fn load(entry: &PluginEntry, workers: usize) -> Result<Arc<dyn Plugin
                 response_body: mode(entry.body.response()),
                 time_budget: Duration::from_millis(u64::from(entry.budgets.time_ms)),
                 memory_budget: entry.budgets.memory_mib as usize * 1024 * 1024,
+                log_folder: None,
             };
             Ok(lua_runtime::load(source, workers, &mut Definer)?)
         }
@@ -74,6 +84,29 @@ fn policy(policy: &formats::FailurePolicy) -> FailurePolicy {
     })
 }
 
+/// Configurations in use, by what project and route say: most routes say the same.
+#[derive(Debug, Default)]
+struct Configured {
+    known: BTreeMap<Option<Arc<str>>, Weak<dyn ConfiguredPlugin>>,
+    /// How many were in use when those that are not were last forgotten.
+    in_use: usize,
+}
+
+impl Configured {
+    fn get(&self, route: Option<&Arc<str>>) -> Option<Arc<dyn ConfiguredPlugin>> {
+        self.known.get(&route.cloned())?.upgrade()
+    }
+
+    fn add(&mut self, route: Option<Arc<str>>, made: &Arc<dyn ConfiguredPlugin>) {
+        self.known.insert(route, Arc::downgrade(made));
+        // Now and then only: 10,000 routes come one by one.
+        if self.known.len() > 64 + 2 * self.in_use {
+            self.known.retain(|_, old| old.strong_count() > 0);
+            self.in_use = self.known.len();
+        }
+    }
+}
+
 /// A plugin of a generation.
 #[derive(Debug)]
 pub(crate) struct GenerationPlugin {
@@ -85,8 +118,7 @@ pub(crate) struct GenerationPlugin {
     metrics: LinkMetrics,
     faults: FailureLogHandle,
     base: Arc<str>,
-    /// Configurations in use, by what project and route say: most routes say the same.
-    configured: Mutex<BTreeMap<Option<Arc<str>>, Weak<dyn ConfiguredPlugin>>>,
+    configured: Mutex<Configured>,
 }
 
 impl GenerationPlugin {
@@ -102,7 +134,10 @@ impl GenerationPlugin {
                     entry.name
                 ))
             })?;
-        let base = entry.config.clone().unwrap_or_else(|| Value::Object(Map::new()));
+        let base = entry
+            .config
+            .clone()
+            .unwrap_or_else(|| Value::Object(Map::new()));
         Ok(Self {
             name: entry.name.as_str().into(),
             schema,
@@ -124,7 +159,11 @@ impl GenerationPlugin {
 
     /// The place of this plugin when its configuration for a scope is refused.
     pub(crate) fn unavailable(&self) -> Link {
-        let interest = Interest { request_headers: true, response_headers: true, ..Interest::default() };
+        let interest = Interest {
+            request_headers: true,
+            response_headers: true,
+            ..Interest::default()
+        };
         self.link_with(None, interest)
     }
 
@@ -146,11 +185,18 @@ impl GenerationPlugin {
     ) -> Result<Arc<dyn ConfiguredPlugin>, LoadError> {
         let route: Option<Arc<str>> = patch.map(|patch| patch.to_string().into());
         // The map is valid whatever panicked while it was locked. Only the main thread comes here.
-        let mut configured = self.configured.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(known) = configured.get(&route).and_then(Weak::upgrade) {
+        let mut configured = self
+            .configured
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = configured.get(route.as_ref()) {
             return Ok(known);
         }
-        let base = self.entry.config.clone().unwrap_or_else(|| Value::Object(Map::new()));
+        let base = self
+            .entry
+            .config
+            .clone()
+            .unwrap_or_else(|| Value::Object(Map::new()));
         let effective = patch.map_or_else(|| base.clone(), |patch| merge(&base, patch));
         self.check_schema(scope, &effective)?;
         let config = ScopedConfig {
@@ -160,18 +206,23 @@ impl GenerationPlugin {
             effective: effective.to_string().into(),
         };
         let made = self.code.configure(&config, &mut Definer)?;
-        configured.retain(|_, old| old.strong_count() > 0);
-        configured.insert(route, Arc::downgrade(&made));
+        configured.add(route, &made);
         Ok(made)
     }
 
     fn check_schema(&self, scope: &str, effective: &Value) -> Result<(), LoadError> {
-        let Some(schema) = &self.schema else { return Ok(()) };
+        let Some(schema) = &self.schema else {
+            return Ok(());
+        };
         let problems: Vec<String> = schema
             .iter_errors(effective)
             .map(|error| {
                 let place = error.instance_path().to_string();
-                if place.is_empty() { error.to_string() } else { format!("{place}: {error}") }
+                if place.is_empty() {
+                    error.to_string()
+                } else {
+                    format!("{place}: {error}")
+                }
             })
             .collect();
         if problems.is_empty() {
@@ -192,7 +243,11 @@ pub(crate) fn missing(name: &str) -> Link {
     Link {
         name: name.into(),
         plugin: None,
-        interest: Interest { request_headers: true, response_headers: true, ..Interest::default() },
+        interest: Interest {
+            request_headers: true,
+            response_headers: true,
+            ..Interest::default()
+        },
         failure_policy: FailurePolicy::new(500, |_| FailureAction::Closed),
         metrics: LinkMetrics::define(name, &mut Definer),
         faults: FailureLogHandle::default(),

@@ -82,9 +82,17 @@ impl Registry {
         let parsed: formats::FilterConfig = read(document).map_err(|refusal| vec![refusal])?;
         let mut code = self.living_code();
         let id = self.last_id.fetch_add(1, Ordering::Relaxed) + 1;
-        let core = Arc::new(Core::load(id, Arc::downgrade(&filter), parsed, workers, &mut code)?);
-        *locked(&self.code) =
-            code.iter().map(|(key, code)| (key.clone(), Arc::downgrade(code))).collect();
+        let core = Arc::new(Core::load(
+            id,
+            Arc::downgrade(&filter),
+            parsed,
+            workers,
+            &mut code,
+        )?);
+        *locked(&self.code) = code
+            .iter()
+            .map(|(key, code)| (key.clone(), Arc::downgrade(code)))
+            .collect();
         for route in filter.routes() {
             match route.resolve(&core) {
                 Resolved::New => {}
@@ -95,7 +103,12 @@ impl Registry {
                     &refusals,
                 ),
                 Resolved::Broken(refusals) => {
-                    say(LogLevel::Error, &route, "fails by the plugins' failure policies", &refusals);
+                    say(
+                        LogLevel::Error,
+                        &route,
+                        "fails by the plugins' failure policies",
+                        &refusals,
+                    );
                 }
             }
         }
@@ -131,7 +144,7 @@ impl Registry {
         Ok(route)
     }
 
-    fn living_code(&self) -> Code {
+    pub(crate) fn living_code(&self) -> Code {
         locked(&self.code)
             .iter()
             .filter_map(|(key, code)| Some((key.clone(), code.upgrade()?)))
@@ -147,17 +160,28 @@ fn say(level: LogLevel, route: &Route, what: &str, refusals: &[Refusal]) {
 
 impl Filter {
     fn cores(&self) -> Vec<Arc<Core>> {
-        locked(&self.state).cores.iter().filter_map(|known| known.core.upgrade()).collect()
+        locked(&self.state)
+            .cores
+            .iter()
+            .filter_map(|known| known.core.upgrade())
+            .collect()
     }
 
     fn routes(&self) -> Vec<Arc<Route>> {
-        locked(&self.state).routes.iter().filter_map(Weak::upgrade).collect()
+        locked(&self.state)
+            .routes
+            .iter()
+            .filter_map(Weak::upgrade)
+            .collect()
     }
 
     /// The newest core, if it was made from this document.
     fn newest_of(&self, document: &[u8]) -> Option<Arc<Core>> {
         let state = locked(&self.state);
-        let known = state.cores.last().filter(|known| *known.document == *document)?;
+        let known = state
+            .cores
+            .last()
+            .filter(|known| *known.document == *document)?;
         known.core.upgrade()
     }
 

@@ -33,12 +33,19 @@ pub(crate) enum Resolved {
 
 impl Route {
     pub(crate) fn new(document: RouteConfig) -> Self {
-        Self { document, chains: RwLock::default() }
+        Self {
+            document,
+            chains: RwLock::default(),
+        }
     }
 
     /// Where it holds, for messages.
     pub(crate) fn scope(&self) -> &str {
-        if self.document.scope.is_empty() { "a route" } else { &self.document.scope }
+        if self.document.scope.is_empty() {
+            "a route"
+        } else {
+            &self.document.scope
+        }
     }
 
     /// Makes the route's chain in a generation.
@@ -50,15 +57,12 @@ impl Route {
             chains.push((core.id, Arc::new(Chain::new(links))));
             return Resolved::New;
         }
-        match chains.last().map(|(_, newest)| Arc::clone(newest)) {
-            Some(newest) => {
-                chains.push((core.id, newest));
-                Resolved::KeepsOld(refusals)
-            }
-            None => {
-                chains.push((core.id, Arc::new(Chain::new(links))));
-                Resolved::Broken(refusals)
-            }
+        if let Some(newest) = chains.last().map(|(_, newest)| Arc::clone(newest)) {
+            chains.push((core.id, newest));
+            Resolved::KeepsOld(refusals)
+        } else {
+            chains.push((core.id, Arc::new(Chain::new(links))));
+            Resolved::Broken(refusals)
         }
     }
 
@@ -73,15 +77,18 @@ impl Route {
     /// The chain in a generation.
     pub(crate) fn chain(&self, core: &Core) -> Arc<Chain> {
         let chains = self.chains.read().unwrap_or_else(PoisonError::into_inner);
-        let exact = chains.iter().rev().find(|(generation, _)| *generation == core.id);
-        match exact.or(chains.last()) {
-            Some((_, chain)) => Arc::clone(chain),
-            None => {
-                // Cannot happen while every route is resolved in every generation that lives; if it
-                // does, the stream still gets the right chain, at a cost.
-                drop(chains);
-                Arc::new(Chain::new(core.links(self.scope(), &self.document.plugins).0))
-            }
+        let exact = chains
+            .iter()
+            .rev()
+            .find(|(generation, _)| *generation == core.id);
+        if let Some((_, chain)) = exact.or(chains.last()) {
+            return Arc::clone(chain);
         }
+        // Cannot happen while every route is resolved in every generation that lives; if it does, the
+        // stream still gets the right chain, at a cost.
+        drop(chains);
+        Arc::new(Chain::new(
+            core.links(self.scope(), &self.document.plugins).0,
+        ))
     }
 }

@@ -40,7 +40,9 @@ fn collect(folder: &Path, prefix: &str, files: &mut Files) -> Result<(), String>
     let unreadable = |error: std::io::Error| format!("{}: {error}", folder.display());
     for found in fs::read_dir(folder).map_err(unreadable)? {
         let found = found.map_err(unreadable)?;
-        let Ok(name) = found.file_name().into_string() else { continue };
+        let Ok(name) = found.file_name().into_string() else {
+            continue;
+        };
         let path = found.path();
         let relative = format!("{prefix}{name}");
         if path.is_dir() {
@@ -55,7 +57,7 @@ fn collect(folder: &Path, prefix: &str, files: &mut Files) -> Result<(), String>
 }
 
 /// The digest of files, as `plugin-formats` defines it.
-fn digest(files: &Files) -> String {
+pub(crate) fn digest(files: &Files) -> String {
     let mut hash = Sha256::new();
     for (path, content) in files {
         for part in [path, content] {
@@ -63,9 +65,10 @@ fn digest(files: &Files) -> String {
             hash.update(part.as_bytes());
         }
     }
-    let mut text = "sha256:".to_owned();
-    for byte in hash.finalize() {
-        text.push_str(&format!("{byte:02x}"));
-    }
-    text
+    let digits = hash
+        .finalize()
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect::<String>();
+    format!("sha256:{digits}")
 }
