@@ -43,10 +43,11 @@ pub(crate) struct File {
 /// Where the gateway listens, and what holds for all of it.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(extend("required" = ["listeners"]))]
 pub(crate) struct Gateway {
     /// Where clients connect. At least one.
     #[serde(default)]
-    #[schemars(required, length(min = 1))]
+    #[schemars(length(min = 1))]
     pub(crate) listeners: Field<Vec<Field<Listener>>>,
     /// Address of Envoy's admin interface. It has no authentication: keep it on loopback. Default:
     /// `127.0.0.1` with a port that is free.
@@ -71,13 +72,13 @@ pub(crate) struct Gateway {
 /// Where clients connect.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(extend("required" = ["address"]))]
 pub(crate) struct Listener {
     /// Its name in statistics. Default: `listener-` and its position, from 0.
     #[serde(default)]
     pub(crate) name: Field<Name>,
     /// IP address and port: `0.0.0.0:8080`, `[::1]:8080`.
     #[serde(default)]
-    #[schemars(required)]
     pub(crate) address: Field<IpAddress>,
     /// Serve TLS. Without it, connections are plain.
     #[serde(default)]
@@ -91,14 +92,13 @@ pub(crate) struct Listener {
 /// A listener's certificate. Both files are read when the gateway starts.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(extend("required" = ["certificate", "private_key"]))]
 pub(crate) struct ListenerTls {
     /// The certificate chain, a PEM file relative to this file.
     #[serde(default)]
-    #[schemars(required)]
     pub(crate) certificate: Field<Text>,
     /// Its private key, a PEM file relative to this file.
     #[serde(default)]
-    #[schemars(required)]
     pub(crate) private_key: Field<Text>,
 }
 
@@ -115,10 +115,10 @@ pub(crate) enum Protocol {
 /// An access log with a format of your own.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(extend("required" = ["path"]))]
 pub(crate) struct AccessLog {
     /// `stdout`, or a file's path relative to this file.
     #[serde(default)]
-    #[schemars(required)]
     pub(crate) path: Field<Text>,
     /// One line, with Envoy's command operators such as `%REQ(:PATH)%`. A line break is added where it
     /// has none.
@@ -129,10 +129,10 @@ pub(crate) struct AccessLog {
 /// A plugin of the gateway: where its code is, and what it may do.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(extend("required" = ["source"]))]
 pub(crate) struct Plugin {
     /// A folder with `plugin.yaml`, or one `.lua` file; relative to this file.
     #[serde(default)]
-    #[schemars(required)]
     pub(crate) source: Field<Text>,
     /// What a stream gets when the plugin fails on it: `closed` (a local reply), `open` (the stream
     /// goes on), or a mapping. Default: what its manifest says, else `closed` with status 500.
@@ -201,10 +201,10 @@ pub(crate) struct BudgetsForm {
 /// scopes give it.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(extend("required" = ["plugin"]))]
 pub(crate) struct Use {
     /// The plugin's name under `plugins`.
     #[serde(default)]
-    #[schemars(required)]
     pub(crate) plugin: Field<PluginName>,
     /// `false` turns off what a wider scope turned on. Default: `true`.
     #[serde(default)]
@@ -220,37 +220,37 @@ pub(crate) struct Use {
 /// A project: some hosts, and the routes of requests to them.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(extend("required" = ["name", "hosts", "routes"]))]
 pub(crate) struct Project {
     /// Its name, unique in the gateway.
     #[serde(default)]
-    #[schemars(required)]
     pub(crate) name: Field<Name>,
     /// Its hosts: `shop.example.com`, `*.example.com` (any name that ends so), `shop.*` (any that
     /// begins so), `*` (every other). The exact name wins, then the longest ending, then the longest
     /// beginning, then `*`. Letter case and a port in the request count for nothing. A host belongs to
     /// one project.
     #[serde(default)]
-    #[schemars(required, length(min = 1))]
+    #[schemars(length(min = 1))]
     pub(crate) hosts: Field<Vec<Field<HostPattern>>>,
     /// Plugins that every request of the project passes, unless its route says otherwise.
     #[serde(default, rename = "use")]
     pub(crate) uses: Field<Vec<Field<Shape<PluginName, Use>>>>,
     /// Its routes, tried from top to bottom; the first that matches wins. At least one.
     #[serde(default)]
-    #[schemars(required, length(min = 1))]
+    #[schemars(length(min = 1))]
     pub(crate) routes: Field<Vec<Field<Route>>>,
 }
 
 /// A route: which requests, and what happens to them (one of `to`, `redirect`, `respond`).
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(extend("required" = ["match"]))]
 pub(crate) struct Route {
     /// Its name, unique in the project. Default: `route-` and its position, from 0.
     #[serde(default)]
     pub(crate) name: Field<Name>,
     /// Which requests it takes. All conditions have to hold.
     #[serde(default, rename = "match")]
-    #[schemars(required)]
     pub(crate) matches: Field<Match>,
     /// The upstream that gets the request, or a list of upstreams with weights.
     #[serde(default)]
@@ -308,10 +308,10 @@ macro_rules! condition {
         $(#[$comment])*
         #[derive(Debug, Deserialize, JsonSchema)]
         #[serde(deny_unknown_fields)]
+        #[schemars(extend("required" = ["name"]))]
         pub(crate) struct $condition {
             /// Its name.
             #[serde(default)]
-            #[schemars(required)]
             pub(crate) name: Field<$name>,
             /// It is exactly this.
             #[serde(default)]
@@ -373,14 +373,13 @@ pub(crate) enum Target {
 /// An upstream that gets a share of a route's requests.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(extend("required" = ["upstream", "weight"]))]
 pub(crate) struct Weighted {
     /// The upstream's name.
     #[serde(default)]
-    #[schemars(required)]
     pub(crate) upstream: Field<Text>,
     /// Its share, relative to the sum of all weights.
     #[serde(default)]
-    #[schemars(required)]
     pub(crate) weight: Field<Number<0, 1_000_000>>,
 }
 
@@ -422,10 +421,10 @@ pub(crate) enum Scheme {
 /// A fixed response.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(extend("required" = ["status"]))]
 pub(crate) struct Respond {
     /// Its status code.
     #[serde(default)]
-    #[schemars(required)]
     pub(crate) status: Field<Number<200, 599>>,
     /// Its body, at most 64 KiB. Default: none.
     #[serde(default)]
@@ -438,13 +437,14 @@ pub(crate) struct Respond {
 /// When a request is sent again.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(extend("required" = ["on"]))]
 pub(crate) struct Retries {
     /// How often at most, after the first time. Default: 1.
     #[serde(default)]
     pub(crate) attempts: Field<Number<1, 100>>,
     /// After what. At least one.
     #[serde(default)]
-    #[schemars(required, length(min = 1))]
+    #[schemars(length(min = 1))]
     pub(crate) on: Field<Vec<Field<RetryOn>>>,
     /// How long each of them may take. Default: the route's `timeout`, which also limits all of them
     /// together.
@@ -475,11 +475,12 @@ pub(crate) enum RetryOn {
 /// Where requests are sent.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(extend("required" = ["endpoints"]))]
 pub(crate) struct Upstream {
     /// Its machines: `10.0.0.7:8080`, `[::1]:8080` or `host.name:8080`, or a mapping with a weight. When
     /// all are IP addresses the list is fixed; otherwise the names are looked up again and again.
     #[serde(default)]
-    #[schemars(required, length(min = 1))]
+    #[schemars(length(min = 1))]
     pub(crate) endpoints: Field<Vec<Field<Shape<Address, Endpoint>>>>,
     /// How one of them is chosen. Default: `round_robin`.
     #[serde(default)]
@@ -501,10 +502,10 @@ pub(crate) struct Upstream {
 /// A machine of an upstream.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(extend("required" = ["address"]))]
 pub(crate) struct Endpoint {
     /// Host and port.
     #[serde(default)]
-    #[schemars(required)]
     pub(crate) address: Field<Address>,
     /// Its share, relative to the others. Default: 1.
     #[serde(default)]
@@ -530,10 +531,10 @@ pub enum LoadBalancing {
 /// A health check: `GET` of a path, healthy when the status is 200.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(extend("required" = ["path"]))]
 pub(crate) struct HealthCheck {
     /// The path.
     #[serde(default)]
-    #[schemars(required)]
     pub(crate) path: Field<Path>,
     /// Time between two checks. Default: `5s`.
     #[serde(default)]
@@ -552,6 +553,7 @@ pub(crate) struct HealthCheck {
 /// TLS to an upstream.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(extend("required" = ["ca"]))]
 pub(crate) struct UpstreamTls {
     /// The server name that is asked for and that the certificate has to be of. Default: the host of
     /// the only endpoint, where that is a name.
@@ -560,7 +562,6 @@ pub(crate) struct UpstreamTls {
     /// The authorities that may have signed the certificate, a PEM file relative to this file; or
     /// `none`: the certificate is not checked.
     #[serde(default)]
-    #[schemars(required)]
     pub(crate) ca: Field<Text>,
     /// The gateway's own certificate, a PEM file. Only together with `private_key`.
     #[serde(default)]

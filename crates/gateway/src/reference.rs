@@ -12,7 +12,25 @@ use crate::model::File;
 pub fn schema() -> Value {
     let mut schema = schema_for!(File);
     schema.insert("title".to_owned(), "outrider.yaml".into());
-    schema.to_value()
+    let mut schema = schema.to_value();
+    join_lines(&mut schema);
+    schema
+}
+
+/// Comments are broken into lines to fit the source; descriptions are not.
+fn join_lines(value: &mut Value) {
+    match value {
+        Value::Object(object) => {
+            for (key, value) in object {
+                match value {
+                    Value::String(text) if key == "description" => *text = text.replace('\n', " "),
+                    value => join_lines(value),
+                }
+            }
+        }
+        Value::Array(items) => items.iter_mut().for_each(join_lines),
+        _ => {}
+    }
 }
 
 /// The text of `docs/configuration.md`.

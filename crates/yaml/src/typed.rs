@@ -55,9 +55,8 @@ pub struct Entries<T>(pub Vec<(Located<String>, T)>);
 /// # let document = outrider_yaml::Document::parse("a.yaml", "[x, y]").unwrap();
 /// # assert!(matches!(document.read::<Address>().unwrap(), Address::List(list) if list.len() == 2));
 /// ```
-#[derive(Debug, Clone, PartialEq, Eq, serde::Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, serde::Deserialize)]
 #[serde(rename = "$shape", rename_all = "lowercase")]
-#[schemars(untagged, inline)]
 pub enum Shape<T, M> {
     /// The short form.
     Text(T),
@@ -284,6 +283,22 @@ impl<T: JsonSchema> JsonSchema for Entries<T> {
         json_schema!({
             "type": "object",
             "additionalProperties": generator.subschema_for::<T>(),
+        })
+    }
+}
+
+impl<T: JsonSchema, M: JsonSchema> JsonSchema for Shape<T, M> {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        format!("{}_or_{}", T::schema_name(), M::schema_name()).into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        json_schema!({
+            "anyOf": [generator.subschema_for::<T>(), generator.subschema_for::<M>()],
         })
     }
 }
