@@ -15,6 +15,7 @@ use outrider_gateway::{Loader, PluginPackage, Problem};
 use outrider_plugin_formats::PluginEntry;
 use outrider_yaml::Document;
 use serde_json::Value;
+use sha2::{Digest as _, Sha256};
 
 /// Reads below a folder. Paths that end in `.pem` are there without being files.
 pub(crate) struct Folder {
@@ -35,6 +36,21 @@ impl Folder {
         std::fs::read_to_string(format!("{}/{path}", self.root))
             .map_err(|_| "there is no such file".to_owned())
     }
+}
+
+/// As [`outrider_plugin_formats::PluginSource`] defines it, so that a real module takes the goldens.
+fn digest(files: &BTreeMap<String, String>) -> String {
+    let mut hasher = Sha256::new();
+    for text in files.iter().flat_map(|(path, content)| [path, content]) {
+        hasher.update((text.len() as u64).to_le_bytes());
+        hasher.update(text.as_bytes());
+    }
+    hasher
+        .finalize()
+        .iter()
+        .fold("sha256:".to_owned(), |digest, byte| {
+            format!("{digest}{byte:02x}")
+        })
 }
 
 impl Loader for Folder {
@@ -77,10 +93,11 @@ impl Loader for Folder {
             .ok()
             .map(|text| serde_json::from_str(&text).unwrap());
         let code = self.text(&format!("{source}/main.lua")).unwrap();
+        let files = BTreeMap::from([("main.lua".to_owned(), code)]);
         Ok(PluginPackage {
             manifest,
-            digest: format!("sha256:{:064}", code.len()),
-            files: BTreeMap::from([("main.lua".to_owned(), code)]),
+            digest: digest(&files),
+            files,
             schema,
             folder: source.to_owned(),
         })

@@ -1,1 +1,7 @@
-function envoy_on_response(handle) end
+local handler = { version = "v2" }
+
+function handler:on_response_header()
+  envoy.resp.set_header("x-stamp", "outrider")
+end
+
+return handler
