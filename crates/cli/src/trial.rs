@@ -15,6 +15,8 @@ use serde_json::Value;
 
 /// The runtime names the scope of a configuration that it refuses; the problem's place says more.
 const SCOPE: &str = "trial";
+/// Stands for the current folder, which has no name in the user's own words.
+const NOWHERE: &str = "‹here›/";
 /// No stream is served here, so no worker needs a VM.
 const WORKERS: usize = 0;
 
@@ -63,6 +65,7 @@ impl Trials {
             Ok(_) => Ok(()),
             Err(LoadError { plugin, message }) => {
                 let message = message.replace(&format!(" (configuration of {SCOPE})"), "");
+                let message = message.replace(NOWHERE, "");
                 let message = format!("plugin `{plugin}` refuses this configuration: {message}");
                 Err(problem(String::new(), 0, &message))
             }
@@ -87,7 +90,11 @@ fn load(
         Runtime::Lua => outrider_lua_runtime::load(
             LuaSource {
                 plugin: entry.name.clone(),
-                folder: folder.to_owned(),
+                folder: if folder.is_empty() {
+                    NOWHERE.trim_end_matches('/').to_owned()
+                } else {
+                    folder.to_owned()
+                },
                 files: files.clone(),
                 entry: entry.entry.clone(),
                 request_body: mode(entry.body.request()),
@@ -101,6 +108,7 @@ fn load(
         ),
     };
     loaded.map_err(|LoadError { message, .. }| {
+        let message = message.replace(NOWHERE, "");
         if let Some((file, line, message)) = split_place(&message) {
             problem(file.to_owned(), line, message)
         } else {

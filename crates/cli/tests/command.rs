@@ -187,6 +187,25 @@ fn check_of_plugins_that_do_not_load() {
 }
 
 #[test]
+fn check_of_a_single_file_beside_the_gateways() {
+    let folder = folder(&GOOD.replace("source: hello", "source: main.lua"));
+    let check = |code: &str| {
+        fs::write(folder.path().join("main.lua"), code).unwrap();
+        told(&outrider(folder.path(), &["check", "gateway.yaml"]))
+    };
+    insta::assert_snapshot!(
+        [
+            check("oh\n"),
+            check("return {}\n"),
+            check(
+                "return { on_log = function() end, on_configure = function() error('no') end }\n"
+            ),
+        ]
+        .join("\n\n")
+    );
+}
+
+#[test]
 fn check_of_no_file() {
     let folder = tempfile::tempdir().unwrap();
     insta::assert_snapshot!(told(&outrider(folder.path(), &["check", "gateway.yaml"])));

@@ -59,7 +59,7 @@ fn known(message: &str) -> Option<String> {
             message.rsplit_once(": ").map_or(message, |(_, why)| why)
         };
         return Some(format!(
-            "Envoy cannot load Outrider's module: {}",
+            "Envoy cannot load Outrider's module liboutrider.so: {}",
             why.trim()
         ));
     }
@@ -134,11 +134,11 @@ mod tests {
             ),
             (
                 "Failed to load dynamic module: Failed to load dynamic module: liboutrider.so not found in any search path: /a/liboutrider.so or failed to initialize: Failed to load dynamic module: liboutrider.so : liboutrider.so: cannot open shared object file: No such file or directory",
-                "Envoy cannot load Outrider's module: it is not in the folder that Envoy searches",
+                "Envoy cannot load Outrider's module liboutrider.so: it is not in the folder that Envoy searches",
             ),
             (
                 "Failed to load dynamic module: /a/liboutrider.so : /a/liboutrider.so: invalid ELF header",
-                "Envoy cannot load Outrider's module: invalid ELF header",
+                "Envoy cannot load Outrider's module liboutrider.so: invalid ELF header",
             ),
             (
                 "error `Invalid path: nope.yaml` initializing config 'goo.gle/debugonly nope.yaml'",

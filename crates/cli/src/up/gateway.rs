@@ -19,7 +19,7 @@ use crate::loader::compile_file;
 use crate::output::{self, BAD, BOLD, DIM, GOOD, Styled, WARN};
 use crate::up::apply::{self, Applied};
 use crate::up::courier::{self, Courier};
-use crate::up::log_view::{self, Refusals};
+use crate::up::log_view::{self, Refusals, Teller};
 use crate::up::rendered::layout;
 use crate::up::signals::StopRequests;
 use crate::up::state::State;
@@ -56,6 +56,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
     courier::replace(&bootstrap, &files.bootstrap.to_string())?;
 
     let refusals = Refusals::default();
+    refusals.expect(Teller::Command);
     let mut options = Options::new(&found.binary, &bootstrap);
     options.concurrency = plan.workers;
     options.module_folder = Some(state.link_module(&module)?.to_path_buf());
@@ -65,9 +66,11 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
     if let Waited::Stopped = wait_ready(&mut envoy, &stop)? {
         return Ok(Exit::Good);
     }
-    if let Some(exit) = refused_at_start(&envoy, &refusals, &arguments.file, &plan)? {
+    if let Some(exit) = refused_at_start(&envoy, &refusals, &arguments.file, &plan, &module)? {
         return Ok(exit);
     }
+
+    refusals.expect(Teller::Log);
 
     output::line(format_args!(
         "{} {} with Envoy {}, ready in {}",
@@ -155,7 +158,10 @@ impl Gateway {
             return Ok(());
         }
         let courier = Courier::new(envoy.admin()?, &self.refusals);
-        match apply::apply(self.state.folder(), &courier, &self.files, &files) {
+        self.refusals.expect(Teller::Command);
+        let applied = apply::apply(self.state.folder(), &courier, &self.files, &files);
+        self.refusals.expect(Teller::Log);
+        match applied {
             Ok(Applied::All) => {
                 output::line(format_args!(
                     "{} in {} ms: {}",
@@ -233,6 +239,7 @@ fn refused_at_start(
     refusals: &Refusals,
     file: &Path,
     plan: &Plan,
+    module: &Path,
 ) -> anyhow::Result<Option<Exit>> {
     let rejections = envoy.rejections()?;
     if rejections.is_empty() {
@@ -262,7 +269,11 @@ fn refused_at_start(
         output::note(format_args!(
             "{} {}",
             Styled(BAD, "error:"),
-            with_place(file, plan, &reason)
+            // Envoy knows the module by the link in the state folder only.
+            with_place(file, plan, &reason).replace(
+                &format!("module {}", module::FILE),
+                &format!("module {}", module.display())
+            )
         ));
     }
     Ok(Some(if around {

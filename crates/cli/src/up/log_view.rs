@@ -16,10 +16,9 @@ const PLUGINS: &str = "dynamic_modules";
 const OF_MODULE: &str = " is refused: ";
 
 /// Messages that say nothing a user of this command can act on, or that the command says better.
-const KNOWN: [&str; 8] = [
+const KNOWN: [&str; 7] = [
     "There is no configured limit to the number of allowed active downstream connections",
     "caught ENVOY_SIGTERM",
-    REFUSED,
     "lds: listener '",
     "listener '",
     "cds: cluster '",
@@ -36,6 +35,16 @@ pub(crate) enum Verbosity {
     Whole,
 }
 
+/// Who tells of a refusal.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum Teller {
+    /// The log view: the file came from someone else.
+    #[default]
+    Log,
+    /// The command, which handed the file over and waits for the verdict.
+    Command,
+}
+
 /// Why files were refused, one sentence (or one line for each fault of a plugin) for each refusal.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Refusals(Arc<Mutex<Collected>>);
@@ -45,9 +54,16 @@ struct Collected {
     reasons: Vec<String>,
     /// What the module said since Envoy's last refusal.
     of_module: Vec<String>,
+    teller: Teller,
 }
 
 impl Refusals {
+    /// From now on, refusals are told by `teller`.
+    pub(crate) fn expect(&self, teller: Teller) {
+        let mut collected = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        collected.teller = teller;
+    }
+
     /// Takes what has been collected.
     pub(crate) fn take(&self) -> Vec<String> {
         let mut collected = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -55,9 +71,12 @@ impl Refusals {
         std::mem::take(&mut collected.reasons)
     }
 
-    /// Collects from one line; true where it is a reason, which the command itself tells.
+    /// Collects from one line; true where it is a reason that the command itself tells.
     fn collect(&self, line: &LogLine) -> bool {
         let mut collected = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if collected.teller == Teller::Log {
+            return false;
+        }
         if let Some(message) = line.message.strip_prefix(REFUSED) {
             let of_module = std::mem::take(&mut collected.of_module);
             collected.reasons.push(if of_module.is_empty() {
@@ -140,6 +159,7 @@ mod tests {
     #[test]
     fn refusals_are_kept() {
         let refusals = Refusals::default();
+        refusals.expect(Teller::Command);
         let mut sink = sink(Verbosity::Tidy, refusals.clone());
         let mut write = |line: &str| sink(&LogLine::parse(line));
         write("[t][warning][config] Filesystem config update rejected: no such cluster");
