@@ -201,7 +201,13 @@ struct Outcome {
 }
 
 fn header_lines<'a>(headers: impl Iterator<Item = (&'a str, &'a str)>) -> Vec<String> {
-    let by_nature = ["date", "x-envoy-upstream-service-time", "x-request-id"];
+    // `connection: close` tells whether a reply came before the request's last byte: a race.
+    let by_nature = [
+        "date",
+        "x-envoy-upstream-service-time",
+        "x-request-id",
+        "connection",
+    ];
     headers
         .filter(|(name, _)| !by_nature.contains(name))
         .map(|(name, value)| format!("{name}: {value}"))

@@ -2,6 +2,7 @@
 //! against its digest before anything of it runs.
 
 use std::collections::BTreeMap;
+use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 
@@ -65,10 +66,11 @@ pub(crate) fn digest(files: &Files) -> String {
             hash.update(part.as_bytes());
         }
     }
-    let digits = hash
-        .finalize()
+    hash.finalize()
         .iter()
-        .map(|byte| format!("{byte:02x}"))
-        .collect::<String>();
-    format!("sha256:{digits}")
+        .fold("sha256:".to_owned(), |mut text, byte| {
+            // Writing to a string cannot fail.
+            let _written = write!(text, "{byte:02x}");
+            text
+        })
 }

@@ -42,7 +42,8 @@ impl LocalResponse {
         response
     }
 
-    /// What Envoy is asked to send: it adds status and length itself.
+    /// What Envoy is asked to send. It adds the status itself; the length stands among the headers, so
+    /// that it keeps its place.
     pub(crate) fn into_reply(self) -> Reply {
         let status = self
             .get(b":status", 0)
@@ -52,7 +53,7 @@ impl LocalResponse {
         let headers = self
             .headers
             .into_iter()
-            .filter(|(name, _)| !name.starts_with(b":") && name != b"content-length")
+            .filter(|(name, _)| !name.starts_with(b":"))
             .collect();
         Reply {
             status,
@@ -84,21 +85,10 @@ impl LocalResponse {
         self.values(name).count()
     }
 
+    /// As in Envoy, a header that is set goes to the end of the list.
     pub(crate) fn set(&mut self, name: &[u8], value: &[u8]) {
-        match self
-            .headers
-            .iter_mut()
-            .find(|(key, _)| key.eq_ignore_ascii_case(name))
-        {
-            Some((_, first)) => {
-                *first = value.to_vec();
-                let mut seen = false;
-                self.headers.retain(|(key, _)| {
-                    !key.eq_ignore_ascii_case(name) || !std::mem::replace(&mut seen, true)
-                });
-            }
-            None => self.add(name, value),
-        }
+        self.remove(name);
+        self.add(name, value);
     }
 
     pub(crate) fn add(&mut self, name: &[u8], value: &[u8]) {
@@ -150,7 +140,12 @@ mod tests {
         response.remove(b"content-type");
         let reply = response.into_reply();
         assert_eq!(reply.status, 418);
-        assert_eq!(reply.headers, [(b"x-why".to_vec(), b"one".to_vec())]);
+        let lines: Vec<_> = reply
+            .headers
+            .iter()
+            .map(|(name, value)| format!("{}={}", name.escape_ascii(), value.escape_ascii()))
+            .collect();
+        assert_eq!(lines, ["content-length=7", "x-why=one"]);
         assert_eq!(reply.details, "d");
     }
 }
