@@ -41,11 +41,7 @@ lint: test-tools ## Lints only
 
 docs: tools ## Write the generated pages under docs/ anew
 	$(call step,'docs')
-	@mkdir -p docs
-	@$(CARGO) run --locked --quiet -p outrider-cli -- schema > docs/.outrider.schema.json
-	@mv docs/.outrider.schema.json docs/outrider.schema.json
-	@$(CARGO) run --locked --quiet -p outrider-cli -- schema --format markdown > docs/.configuration.md
-	@mv docs/.configuration.md docs/configuration.md
+	@UPDATE_DOCS=1 $(CARGO) test --locked --quiet -p outrider-gateway --test documents
 
 clean: ## Remove what was built; the installed Envoy stays
 	@$(CARGO) clean
