@@ -21,10 +21,16 @@ pub struct Case {
     pub config: Value,
     /// What the route changes of it: a JSON Merge Patch.
     pub route_config: Option<Value>,
-    /// How many bytes of a body may be held back; absent: the gateway's default.
+    /// How many bytes of a body may be held back, at least [`Case::LEAST_BODY_LIMIT`]; absent: the
+    /// gateway's default.
     pub body_limit: Option<usize>,
     /// What happens with it.
     pub kind: CaseKind,
+}
+
+impl Case {
+    /// The least `body_limit` that `outrider.yaml` takes.
+    pub const LEAST_BODY_LIMIT: usize = 1024;
 }
 
 /// What a case is about.
@@ -406,6 +412,16 @@ pub fn read_cases(file: &str, text: &str) -> Result<Vec<Case>, Vec<Problem>> {
 }
 
 fn kind_of(form: &CaseForm, wrong: &mut dyn FnMut(&str, &str)) -> Option<CaseKind> {
+    if form
+        .body_limit
+        .is_some_and(|limit| limit < Case::LEAST_BODY_LIMIT)
+    {
+        wrong(
+            "`body_limit` is below what a gateway takes",
+            "write 1024 or more, in bytes",
+        );
+        return None;
+    }
     let single = form.request.is_some()
         || form.upstream.is_some()
         || !form.callouts.is_empty()

@@ -1,8 +1,8 @@
 //! A [`Host`] without a proxy: everything that Envoy would keep for one stream, in plain fields that
 //! a test reads and writes.
 //!
-//! The trap: a buffer that Envoy would not have is `None` here, and changing it fails as it does
-//! there; an empty buffer is something else.
+//! The traps are Envoy's: a buffer that it would not have is `None`, and changing it fails, where an
+//! empty buffer is something else; setting a header to empty text removes it, adding empty text fails.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
@@ -293,6 +293,9 @@ impl Host for ScriptedHost {
     }
 
     fn set_header(&mut self, map: HeaderMap, name: &[u8], value: &[u8]) -> bool {
+        if value.is_empty() {
+            return self.remove_header(map, name);
+        }
         self.map_slot(map)
             .as_mut()
             .map(|headers| headers.set(name, value))
@@ -302,6 +305,7 @@ impl Host for ScriptedHost {
     fn add_header(&mut self, map: HeaderMap, name: &[u8], value: &[u8]) -> bool {
         self.map_slot(map)
             .as_mut()
+            .filter(|_| !value.is_empty())
             .map(|headers| headers.add(name, value))
             .is_some()
     }

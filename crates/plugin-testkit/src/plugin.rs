@@ -130,7 +130,10 @@ impl LoadedPlugin {
         if problems.is_empty() {
             Ok(())
         } else {
-            Err(self.refuse(problems.join("\n")))
+            Err(self.refuse(format!(
+                "the configuration does not satisfy config.schema.json: {}",
+                problems.join("; ")
+            )))
         }
     }
 

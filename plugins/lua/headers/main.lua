@@ -148,34 +148,27 @@ end
 -- Compiled forms, by configuration; a configuration that is gone takes its compiled form along.
 local compiled = setmetatable({}, { __mode = "k" })
 
--- The value that parts make now. Nil: it is empty because something that it names is not there.
+-- The value that parts make now.
 local function render(parts)
   if #parts == 1 then
     return parts[1]
   end
-  local texts, missing = {}, false
+  local texts = {}
   for index, part in ipairs(parts) do
     if type(part) == "function" then
-      local value = part()
-      missing = missing or value == nil
       -- A query parameter may hold an encoded line break, which would begin a header of its own.
-      part = (value or ""):gsub("%c", "")
+      part = (part() or ""):gsub("%c", "")
     end
     texts[index] = part
   end
-  local text = table.concat(texts)
-  if missing and text == "" then
-    return nil
-  end
-  return text
+  return table.concat(texts)
 end
 
 -- All values are made before anything changes, so that the order of changes does not matter to them.
 local function render_all(list)
   local values = {}
   for index, entry in ipairs(list) do
-    -- `false` keeps the place of a value that is not there.
-    values[index] = render(entry.parts) or false
+    values[index] = render(entry.parts)
   end
   return values
 end
@@ -186,15 +179,15 @@ local function apply(changes, message)
     message.clear_header(name)
   end
   for index, entry in ipairs(changes.set) do
-    if set[index] then
-      message.set_header(entry.name, set[index])
-    else
-      -- The value of somebody else must not pass for the one that was to be set.
+    if set[index] == "" then
+      -- Envoy has no empty values here; and what a client sent must not pass for the value to be set.
       message.clear_header(entry.name)
+    else
+      message.set_header(entry.name, set[index])
     end
   end
   for index, entry in ipairs(changes.append) do
-    if append[index] then
+    if append[index] ~= "" then
       message.add_header(entry.name, append[index])
     end
   end

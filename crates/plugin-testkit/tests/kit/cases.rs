@@ -42,6 +42,7 @@ fn what_is_wrong_with_a_file_is_told() {
         "- name: a\n  request: {body: x, chunks: [y]}\n  expect: {details: x}\n",
         "- name: a\n  request: {body: x, trailers: {a: b}}\n  expect: {details: x}\n",
         "- name: a\n  expect: {upstream_request: nothing}\n",
+        "- name: a\n  body_limit: 64\n  expect: {details: x}\n",
         "- name: a\n  expect: {response: {headers: {retry-after: 120}}}\n",
         "- name: a\n  callouts: [{expect: {upstream: b}, answer: {failure: broken}}]\n  expect: {details: x}\n",
     ];
