@@ -6,6 +6,7 @@
 //! The trap: what a fault hides must not become a second complaint. A name counts as declared even if
 //! what it names is wrong.
 
+mod conditions;
 mod files;
 mod gateway;
 mod plugins;

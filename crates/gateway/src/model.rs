@@ -261,7 +261,9 @@ pub(crate) struct Route {
     /// Answer with a fixed response.
     #[serde(default)]
     pub(crate) respond: Field<Respond>,
-    /// What the matched `prefix` or `path` is replaced by on the way to the upstream.
+    /// What the matched `prefix` or `path` is replaced by on the way to the upstream. With
+    /// `match.prefix`, a slash at the seam is neither doubled nor lost: `/api` by `/` makes `/cart` of
+    /// `/api/cart`.
     #[serde(default)]
     pub(crate) rewrite_prefix: Field<Path>,
     /// How long the upstream may take for the whole response; `0s` is no limit. Default: `15s`.

@@ -203,7 +203,7 @@ fn forward(action: &Forward, path: &PathMatch, hashing: &BTreeSet<&str>) -> Valu
 /// The key and value that replace the matched path or its beginning.
 ///
 /// Plain replacement of `/api` by `/` would make `//cart` of `/api/cart`, so the slash that follows
-/// is replaced with it.
+/// is replaced with it; and `/api/` by `/v2` would make `/v2cart`, so the slash stays.
 fn rewrite(path: &PathMatch, by: &str) -> (&'static str, Value) {
     match path {
         PathMatch::Prefix(prefix) if by.ends_with('/') && !prefix.ends_with('/') => (
@@ -213,6 +213,9 @@ fn rewrite(path: &PathMatch, by: &str) -> (&'static str, Value) {
                 "substitution": by.replace('\\', "\\\\"),
             }),
         ),
+        PathMatch::Prefix(prefix) if prefix.ends_with('/') && !by.ends_with('/') => {
+            ("prefix_rewrite", format!("{by}/").into())
+        }
         _ => ("prefix_rewrite", by.into()),
     }
 }
@@ -283,4 +286,36 @@ fn response_headers(action: &Respond) -> Value {
             })
         })
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::rewrite;
+    use crate::plan::PathMatch;
+
+    #[test]
+    fn slashes_at_the_seam() {
+        let prefix = |text: &str| PathMatch::Prefix(text.to_owned());
+        for (path, by, key, value) in [
+            (prefix("/api"), "/v2", "prefix_rewrite", json!("/v2")),
+            (prefix("/api/"), "/v2/", "prefix_rewrite", json!("/v2/")),
+            (prefix("/api/"), "/v2", "prefix_rewrite", json!("/v2/")),
+            (
+                prefix("/a.b"),
+                "/",
+                "regex_rewrite",
+                json!({"pattern": {"regex": "^/a\\.b/?"}, "substitution": "/"}),
+            ),
+            (
+                PathMatch::Exact("/a".to_owned()),
+                "/",
+                "prefix_rewrite",
+                json!("/"),
+            ),
+        ] {
+            assert_eq!(rewrite(&path, by), (key, value));
+        }
+    }
 }

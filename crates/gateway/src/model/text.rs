@@ -2,6 +2,8 @@
 //!
 //! A complaint has the form `what is wrong; how to mend it`, which `outrider-yaml` takes apart.
 
+mod re2;
+
 use std::borrow::Cow;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -212,7 +214,12 @@ fn path(text: &str) -> Result<String, String> {
 
 fn regex(text: &str) -> Result<String, String> {
     match regex::Regex::new(text) {
-        Ok(_) => Ok(text.to_owned()),
+        Ok(_) => match re2::refusal(text) {
+            None => Ok(text.to_owned()),
+            Some(why) => Err(format!(
+                "`{text}` is no regular expression of RE2, which Envoy uses: {why}"
+            )),
+        },
         Err(regex::Error::Syntax(why)) => {
             // The last line says what, the others draw it.
             let why = why
@@ -427,6 +434,13 @@ mod tests {
 
     #[test]
     fn what_is_right() {
+        for pattern in [
+            r"/a/(\d+|[[:alpha:]_-]{1,1000})/?$",
+            r"(?i)a\x{e9}\pL\p{Greek}[^a-z\s]*?",
+            r"\bx\B",
+        ] {
+            assert_eq!(regex(pattern), Ok(pattern.to_owned()));
+        }
         assert_eq!(duration("250ms"), Ok(250));
         assert_eq!(duration("0s"), Ok(0));
         assert_eq!(duration("2m"), Ok(120_000));
@@ -476,8 +490,22 @@ mod tests {
             .filter_map(|text| host_and_port(text).err()),
         );
         complaints.extend(["cart", "/a b", "/a#b"].map(|text| path(text).unwrap_err()));
-        complaints
-            .extend(["(", "(?=a)", "a{1000}{1000}{1000}"].map(|text| regex(text).unwrap_err()));
+        complaints.extend(
+            [
+                "(",
+                "(?=a)",
+                "a{1000}{1000}{1000}",
+                "a{1001}",
+                "(a{40}){40}",
+                "(?x)a",
+                "[a&&b]",
+                "[a[b]]",
+                r"\u{e9}",
+                r"\b{start}a",
+                r"\p{scx=Greek}",
+            ]
+            .map(|text| regex(text).unwrap_err()),
+        );
         complaints.extend(["get", "G T"].map(|text| method(text).unwrap_err()));
         complaints.extend(["", "-a", "a b"].map(|text| name(text).unwrap_err()));
         complaints.extend(["A", "a_b", "a-"].map(|text| plugin_name(text).unwrap_err()));
