@@ -9,18 +9,31 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail, ensure};
 use outrider_envoy_process::Admin;
 use outrider_lab::client::{Request, Response, Target};
+use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::{Output, command, envoy, free_address, module, root};
+use crate::{Output, command, envoy, free_address, module, process, root};
 
 /// How long a gateway may take to serve. Debug builds on a busy machine are slow.
 const READY: Duration = Duration::from_mins(1);
+
+/// The last line of what the command says of its start.
+const STARTED: &str = "Ctrl-C drains and stops";
 
 /// How to run a gateway.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct GatewayOptions {
     /// Pass `--verbose`.
     pub verbose: bool,
+}
+
+/// What Envoy did with a document.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// It serves by it.
+    Taken,
+    /// It goes on with what it had.
+    Refused,
 }
 
 /// A running `outrider up`. Dropping it kills the command, and with it Envoy.
@@ -107,6 +120,8 @@ impl Gateway {
                 .get("/ready")
                 .is_ok_and(|answer| answer.status == 200);
             if ready && std::net::TcpStream::connect(self.address).is_ok() {
+                // Whoever waits for what it says next must not find what it says of its start.
+                self.output.wait(STARTED, READY)?;
                 return Ok(());
             }
             if Instant::now() > deadline {
@@ -186,25 +201,40 @@ impl Gateway {
         stat(&self.admin, name)
     }
 
-    /// Envoy's process, as the admin interface is asked of.
+    /// Memory that Envoy has allocated, in bytes.
     ///
     /// # Errors
     /// The admin interface does not answer.
     pub fn memory(&self) -> anyhow::Result<u64> {
         let answer = self.admin.get("/memory")?;
-        let memory: serde_json::Value = serde_json::from_str(&answer.body)?;
-        let allocated = memory.get("allocated").and_then(serde_json::Value::as_str);
+        let memory: Value = serde_json::from_str(&answer.body)?;
+        let allocated = memory.get("allocated").and_then(Value::as_str);
         Ok(allocated.context("no `allocated` in /memory")?.parse()?)
     }
 
-    /// Ends the command as Ctrl-C does, and waits for it. Fails if Envoy refused any update, unless
-    /// the test says that it should have.
+    /// Ends the command as Ctrl-C does, and waits for it. Fails if Envoy refused any update.
     ///
     /// # Errors
     /// An update was refused, the command does not end, or ends with a failure.
-    pub fn stop(mut self) -> anyhow::Result<Output> {
+    pub fn stop(self) -> anyhow::Result<Output> {
         assert_no_rejections(&self.admin)?;
+        self.stop_after_refusals()
+    }
+
+    /// As [`Gateway::stop`], where it belongs to the test that Envoy refused something.
+    ///
+    /// # Errors
+    /// The command does not end, or ends with a failure.
+    pub fn stop_after_refusals(self) -> anyhow::Result<Output> {
         self.interrupt()?;
+        self.wait_end()
+    }
+
+    /// Waits for the end of a command that was interrupted before. Fails if it did not end well.
+    ///
+    /// # Errors
+    /// The command does not end, or ends with a failure.
+    pub fn wait_end(mut self) -> anyhow::Result<Output> {
         let deadline = Instant::now() + Duration::from_secs(20);
         loop {
             if let Some(status) = self.child.try_wait()? {
@@ -222,6 +252,118 @@ impl Gateway {
             );
             std::thread::sleep(Duration::from_millis(20));
         }
+    }
+
+    /// Envoy's process.
+    ///
+    /// # Errors
+    /// It has ended.
+    pub fn envoy_process(&self) -> anyhow::Result<u32> {
+        process::child(self.child.id(), "envoy")
+    }
+
+    /// The file of Envoy's configuration with this name (`ecds.json`), in the command's state folder.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn state_file(&self, name: &str) -> anyhow::Result<PathBuf> {
+        let states = self.folder.path().join(".outrider");
+        for entry in fs::read_dir(&states)?.filter_map(Result::ok) {
+            let file = entry.path().join(name);
+            if file.is_file() {
+                return Ok(file);
+            }
+        }
+        bail!("no {name} in any state folder of {}", states.display())
+    }
+
+    /// Reads a file of Envoy's configuration.
+    ///
+    /// # Errors
+    /// There is none, or it is no JSON.
+    pub fn state(&self, name: &str) -> anyhow::Result<Value> {
+        Ok(serde_json::from_str(&fs::read_to_string(
+            self.state_file(name)?,
+        )?)?)
+    }
+
+    /// Gives a document to Envoy behind the command's back, as another control plane would, and waits
+    /// for the verdict. `ecds.json` is told by the filter's counters, `rds.json` by the routes'.
+    ///
+    /// # Errors
+    /// There is no verdict within ten seconds.
+    pub fn hand_over(&self, name: &str, document: &Value) -> anyhow::Result<Verdict> {
+        let before = self.verdicts(name)?;
+        let file = self.state_file(name)?;
+        let new = file.with_extension("handed");
+        fs::write(&new, document.to_string())?;
+        fs::rename(new, file)?;
+        let deadline = Instant::now() + Duration::from_secs(10);
+        loop {
+            let now = self.verdicts(name)?;
+            if now.1 > before.1 {
+                return Ok(Verdict::Refused);
+            }
+            if now.0 > before.0 {
+                return Ok(Verdict::Taken);
+            }
+            ensure!(
+                Instant::now() < deadline,
+                "Envoy did not take up {name}:\n{}",
+                self.output.text()
+            );
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    /// How often Envoy took a document, and how often it refused one.
+    fn verdicts(&self, name: &str) -> anyhow::Result<(u64, u64)> {
+        let subscription = match name {
+            "ecds.json" => r"^extension_config_discovery\.http_filter\.outrider\.",
+            "rds.json" => r"^http\..*\.rds\..*\.",
+            "cds.json" => r"^cluster_manager\.cds\.",
+            _ => r"^listener_manager\.lds\.",
+        };
+        let counters = self.admin.stats(&format!(
+            "{subscription}(update_success|update_rejected|update_failure|config_fail)$"
+        ))?;
+        let sum = |taken: bool| {
+            counters
+                .iter()
+                .filter(|(name, _)| name.ends_with(".update_success") == taken)
+                .map(|(_, value)| value)
+                .sum()
+        };
+        Ok((sum(true), sum(false)))
+    }
+
+    /// Waits until a counter or gauge is as wanted.
+    ///
+    /// # Errors
+    /// It is not within ten seconds; the error tells its value.
+    pub fn wait_stat(&self, name: &str, wanted: impl Fn(u64) -> bool) -> anyhow::Result<u64> {
+        let deadline = Instant::now() + Duration::from_secs(10);
+        loop {
+            let value = self.stat(name)?;
+            if wanted(value) {
+                return Ok(value);
+            }
+            ensure!(Instant::now() < deadline, "{name} stays at {value}");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// Counters and gauges whose names end so, one line each; for asserting that all are zero.
+    ///
+    /// # Errors
+    /// The admin interface does not answer.
+    pub fn not_zero(&self, endings: &str) -> anyhow::Result<Vec<String>> {
+        let counters = self.admin.stats(&format!("({endings})$"))?;
+        Ok(counters
+            .iter()
+            .filter(|(_, value)| **value > 0)
+            .map(|(name, value)| format!("{name}: {value}"))
+            .collect())
     }
 
     /// Sends SIGINT, as Ctrl-C does.

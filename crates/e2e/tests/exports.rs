@@ -1,0 +1,96 @@
+//! What `liboutrider.so` exports. Envoy refuses a filter whose module lacks any HTTP hook, and hooks in
+//! a crate that the module does not name vanish without a warning. An exported Lua function would be a
+//! second LuaJIT in Envoy's process, which has its own.
+#![allow(
+    clippy::unwrap_used,
+    reason = "a test, its helpers included, fails by panicking"
+)]
+
+use std::collections::BTreeSet;
+use std::process::Command;
+
+/// Every hook that Envoy 1.40 looks up for an HTTP filter, and the one for the module.
+const HOOKS: &[&str] = &[
+    "http_filter_config_destroy",
+    "http_filter_config_http_callout_done",
+    "http_filter_config_http_stream_complete",
+    "http_filter_config_http_stream_data",
+    "http_filter_config_http_stream_headers",
+    "http_filter_config_http_stream_reset",
+    "http_filter_config_http_stream_trailers",
+    "http_filter_config_new",
+    "http_filter_config_scheduled",
+    "http_filter_destroy",
+    "http_filter_downstream_above_write_buffer_high_watermark",
+    "http_filter_downstream_below_write_buffer_low_watermark",
+    "http_filter_http_callout_done",
+    "http_filter_http_stream_complete",
+    "http_filter_http_stream_data",
+    "http_filter_http_stream_headers",
+    "http_filter_http_stream_reset",
+    "http_filter_http_stream_trailers",
+    "http_filter_local_reply",
+    "http_filter_new",
+    "http_filter_per_route_config_destroy",
+    "http_filter_per_route_config_new",
+    "http_filter_request_body",
+    "http_filter_request_headers",
+    "http_filter_request_trailers",
+    "http_filter_response_body",
+    "http_filter_response_headers",
+    "http_filter_response_trailers",
+    "http_filter_scheduled",
+    "http_filter_stream_complete",
+    "program_init",
+];
+
+/// The names that the module's dynamic symbol table defines.
+fn exported() -> BTreeSet<String> {
+    let module = outrider_e2e::module().unwrap();
+    let output = Command::new("nm")
+        .args(["--dynamic", "--defined-only", "--format=posix"])
+        .arg(&module)
+        .output()
+        .unwrap();
+    assert!(
+        output.status.success(),
+        "nm: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    String::from_utf8(output.stdout)
+        .unwrap()
+        .lines()
+        .filter_map(|line| line.split_whitespace().next())
+        // A symbol with a version is `name@@VERSION`.
+        .filter_map(|name| name.split('@').next())
+        .map(ToOwned::to_owned)
+        .collect()
+}
+
+#[test]
+fn the_module_exports_every_hook_of_an_http_filter_and_no_other() {
+    let hooks: BTreeSet<String> = exported()
+        .into_iter()
+        .filter_map(|name| {
+            let hook = name.strip_prefix("envoy_dynamic_module_on_")?;
+            Some(hook.to_owned())
+        })
+        .collect();
+    let expected: BTreeSet<String> = HOOKS.iter().map(ToString::to_string).collect();
+    assert_eq!(hooks, expected);
+}
+
+#[test]
+fn the_module_exports_nothing_of_lua() {
+    let exported = exported();
+    assert!(!exported.is_empty());
+    let lua: Vec<&String> = exported
+        .iter()
+        .filter(|name| {
+            ["lua_", "luaL_", "luaopen_", "luaJIT_", "lj_"]
+                .iter()
+                .any(|prefix| name.starts_with(prefix))
+        })
+        .collect();
+    assert!(lua.is_empty(), "{lua:?}");
+}
