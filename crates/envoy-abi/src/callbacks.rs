@@ -105,6 +105,7 @@ callbacks! {
     fn http_received_buffered_request_body(filter: FilterPtr) -> bool;
     fn http_received_buffered_response_body(filter: FilterPtr) -> bool;
     fn http_get_buffer_limit(filter: FilterPtr) -> u64;
+    fn http_set_buffer_limit(filter: FilterPtr, limit: u64);
 
     fn http_get_metadata_string(
         filter: FilterPtr, source: u32, namespace: ModuleBuffer, key: ModuleBuffer, value: *mut EnvoyBuffer,

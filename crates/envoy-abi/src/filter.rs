@@ -68,6 +68,10 @@ impl Filter {
         } = &mut *state;
         let run = run.get_or_insert_with(|| {
             *start_millis = unix_millis();
+            if let Some(limit) = self.config.body_limit() {
+                // SAFETY: the filter is alive during its hook.
+                unsafe { (self.callbacks.http_set_buffer_limit)(filter, u64::from(limit)) }
+            }
             ChainRun::new(self.config.chain(self.route(filter)))
         });
         let mut host = EnvoyHost {

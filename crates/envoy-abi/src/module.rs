@@ -36,6 +36,10 @@ pub trait FilterConfig: Send + Sync {
 
     /// The metrics that plugins may write to.
     fn metrics(&self) -> &dyn MetricTable;
+
+    /// How many bytes of one body its streams may hold back. None: as Envoy decides, which for HTTP/2
+    /// is by the stream's flow-control window instead of the listener's limit.
+    fn body_limit(&self) -> Option<u32>;
 }
 
 /// Metrics by their ids in this process.

@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use crate::document::Refusal;
 use crate::metrics::Table;
-use crate::plugin::{self, CodeKey, GenerationPlugin};
+use crate::plugin::{self, CodeKey, GenerationPlugin, Place};
 use crate::reaper;
 use crate::registry::Filter;
 use crate::route::Route;
@@ -24,6 +24,7 @@ pub(crate) struct Core {
     filter: Weak<Filter>,
     plugins: BTreeMap<String, GenerationPlugin>,
     base: Arc<Chain>,
+    body_limit: Option<u32>,
 }
 
 /// Loaded code by what decides it.
@@ -41,9 +42,14 @@ impl Core {
     ) -> Result<Self, Vec<Refusal>> {
         let mut plugins = BTreeMap::new();
         let mut refusals = Vec::new();
+        let body_limit = document.body_limit;
+        let place = Place {
+            workers,
+            log_folder: document.log_folder.map(Into::into),
+        };
         for entry in document.plugins {
             let name = entry.name.clone();
-            match load(entry, workers, known) {
+            match load(entry, &place, known) {
                 Ok(plugin) => {
                     if plugins.insert(name.clone(), plugin).is_some() {
                         refusals.push(Refusal::new(format!("plugin {name} is listed twice")));
@@ -57,6 +63,7 @@ impl Core {
             filter,
             plugins,
             base: Arc::default(),
+            body_limit,
         };
         let (links, wrong) = core.links("gateway", &[]);
         refusals.extend(wrong);
@@ -127,11 +134,11 @@ impl<'a> Order<'a> {
 }
 
 fn load(entry: PluginEntry, workers: usize, known: &mut Code) -> Result<GenerationPlugin, Refusal> {
-    let key = CodeKey::new(&entry, workers);
+    let key = CodeKey::new(&entry, place);
     let code = if let Some(code) = known.get(&key) {
         Arc::clone(code)
     } else {
-        let code = plugin::load(&entry, workers)?;
+        let code = plugin::load(&entry, place)?;
         known.insert(key, Arc::clone(&code));
         code
     };
@@ -177,6 +184,10 @@ impl FilterConfig for Generation {
 
     fn metrics(&self) -> &dyn MetricTable {
         &self.metrics
+    }
+
+    fn body_limit(&self) -> Option<u32> {
+        self.core.as_ref()?.body_limit
     }
 }
 

@@ -20,6 +20,14 @@ pub const FORMAT: u32 = 1;
 pub struct FilterConfig {
     /// Always [`FORMAT`].
     pub format: u32,
+    /// How many bytes of one body may be held back, whatever HTTP version carries it; absent: as the
+    /// proxy is configured otherwise.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub body_limit: Option<u32>,
+    /// A folder on Envoy's machine for the files that plugins log to, one each; absent: what they log
+    /// there goes to Envoy's log.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub log_folder: Option<String>,
     /// The plugins, in any order; names are unique.
     #[serde(default)]
     pub plugins: Vec<PluginEntry>,

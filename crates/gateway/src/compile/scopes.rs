@@ -148,7 +148,7 @@ pub(super) fn build(
             None => whole = false,
         }
     }
-    let filter = scopes.filter(&states);
+    let filter = scopes.filter(&gateway, &states);
     whole.then_some((gateway, filter, built))
 }
 
@@ -355,7 +355,7 @@ impl Scopes<'_, '_> {
         }
     }
 
-    fn filter(&self, states: &BTreeMap<String, State>) -> FilterConfig {
+    fn filter(&self, gateway: &gateway::Built, states: &BTreeMap<String, State>) -> FilterConfig {
         let plugins = self
             .plugins
             .iter()
@@ -374,6 +374,8 @@ impl Scopes<'_, '_> {
             .collect();
         FilterConfig {
             format: FORMAT,
+            body_limit: Some(gateway.body_limit),
+            log_folder: gateway.plugin_logs.clone(),
             plugins,
         }
     }

@@ -52,16 +52,19 @@ pub(super) fn cluster(plan: &Plan, upstream: &Upstream) -> Value {
     if let Some(tls) = &upstream.tls {
         set("transport_socket", self::tls(tls, upstream.protocol));
     }
-    if upstream.protocol == UpstreamProtocol::Http2 {
-        let options = typed(
-            "envoy.extensions.upstreams.http.v3.HttpProtocolOptions",
-            json!({ "explicit_http_config": { "http2_protocol_options": {} } }),
-        );
-        set(
-            "typed_extension_protocol_options",
-            json!({ "envoy.extensions.upstreams.http.v3.HttpProtocolOptions": options }),
-        );
-    }
+    let protocol = match upstream.protocol {
+        // Envoy drops the trailers of HTTP/1.1 unless told otherwise.
+        UpstreamProtocol::Http1 => json!({ "http_protocol_options": { "enable_trailers": true } }),
+        UpstreamProtocol::Http2 => json!({ "http2_protocol_options": {} }),
+    };
+    let options = typed(
+        "envoy.extensions.upstreams.http.v3.HttpProtocolOptions",
+        json!({ "explicit_http_config": protocol }),
+    );
+    set(
+        "typed_extension_protocol_options",
+        json!({ "envoy.extensions.upstreams.http.v3.HttpProtocolOptions": options }),
+    );
     Value::Object(cluster)
 }
 

@@ -88,6 +88,8 @@ fn connection_manager(plan: &Plan, listener: &Listener, routes: &Routes<'_>) -> 
         json!({ "headers_with_underscores_action": "DROP_HEADER" }),
     );
     set("request_headers_timeout", "10s".into());
+    // Envoy drops the trailers of HTTP/1.1 unless told otherwise.
+    set("http_protocol_options", json!({ "enable_trailers": true }));
     if let Some(log) = &plan.access_log {
         set("access_log", json!([access_log(log)]));
     }
