@@ -1,6 +1,7 @@
 //! One plugin of a generation: its loaded code, and its configurations for the scopes that use it.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
@@ -22,7 +23,7 @@ use crate::source;
 pub(crate) struct CodeKey(String);
 
 impl CodeKey {
-    pub(crate) fn new(entry: &PluginEntry, workers: usize) -> Self {
+    pub(crate) fn new(entry: &PluginEntry, place: &Place) -> Self {
         let PluginEntry {
             name,
             digest,
@@ -32,13 +33,22 @@ impl CodeKey {
             ..
         } = entry;
         Self(format!(
-            "{name} {digest} {file} {body:?} {budgets:?} {workers}"
+            "{name} {digest} {file} {body:?} {budgets:?} {place:?}"
         ))
     }
 }
 
+/// Where plugins are loaded.
+#[derive(Debug)]
+pub(crate) struct Place {
+    /// How many workers this Envoy has.
+    pub(crate) workers: usize,
+    /// The folder of the files that plugins log to.
+    pub(crate) log_folder: Option<PathBuf>,
+}
+
 /// Loads a plugin's code.
-pub(crate) fn load(entry: &PluginEntry, workers: usize) -> Result<Arc<dyn Plugin>, Refusal> {
+pub(crate) fn load(entry: &PluginEntry, place: &Place) -> Result<Arc<dyn Plugin>, Refusal> {
     let files = source::files(entry)?;
     let folder = match &entry.source {
         formats::PluginSource::Inline(_) => entry.name.clone(),
@@ -55,9 +65,9 @@ pub(crate) fn load(entry: &PluginEntry, workers: usize) -> Result<Arc<dyn Plugin
                 response_body: mode(entry.body.response()),
                 time_budget: Duration::from_millis(u64::from(entry.budgets.time_ms)),
                 memory_budget: entry.budgets.memory_mib as usize * 1024 * 1024,
-                log_folder: None,
+                log_folder: place.log_folder.clone(),
             };
-            Ok(lua_runtime::load(source, workers, &mut Definer)?)
+            Ok(lua_runtime::load(source, place.workers, &mut Definer)?)
         }
     }
 }
@@ -231,7 +241,7 @@ impl GenerationPlugin {
         Err(LoadError {
             plugin: self.entry.name.clone(),
             message: format!(
-                "its configuration at {scope} does not satisfy its schema: {}",
+                "its configuration at {scope} does not satisfy its config.schema.json: {}",
                 problems.join("; ")
             ),
         })

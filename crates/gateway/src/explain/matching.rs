@@ -83,7 +83,7 @@ impl Seen {
         Self {
             host: without_port(&request.host).to_ascii_lowercase(),
             method: request.method.clone(),
-            path: normalise(&path),
+            path: normalise(&unescape_unreserved(&path)),
             query_text: query_text.map(str::to_owned),
             query,
             headers,
@@ -118,6 +118,29 @@ fn unescape_slashes(path: &str) -> String {
         .replace("%2f", "/")
         .replace("%5C", "/")
         .replace("%5c", "/")
+}
+
+/// Characters that need no escape, unescaped (RFC 3986, section 6.2.2.2): `/%61` is `/a`.
+fn unescape_unreserved(path: &str) -> String {
+    let mut unescaped = String::with_capacity(path.len());
+    let mut rest = path;
+    while let Some((before, after)) = rest.split_once('%') {
+        unescaped.push_str(before);
+        let code = after
+            .get(..2)
+            .and_then(|code| u8::from_str_radix(code, 16).ok());
+        match code.map(char::from) {
+            Some(letter) if letter.is_ascii_alphanumeric() || "-._~".contains(letter) => {
+                unescaped.push(letter);
+                rest = after.get(2..).unwrap_or_default();
+            }
+            _ => {
+                unescaped.push('%');
+                rest = after;
+            }
+        }
+    }
+    unescaped + rest
 }
 
 /// `.` and `..` resolved, slashes merged.
@@ -227,7 +250,7 @@ fn whole(regex: &str, text: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{normalise, rank, without_port};
+    use super::{normalise, rank, unescape_unreserved, without_port};
 
     #[test]
     fn hosts() {
@@ -253,6 +276,15 @@ mod tests {
             ("/../a", "/a"),
         ] {
             assert_eq!(normalise(path), normal, "{path}");
+        }
+        for (path, unescaped) in [
+            ("/%61b%2D%7e", "/ab-~"),
+            ("/%2e%2E/a", "/../a"),
+            ("/%20%2fa%", "/%20%2fa%"),
+            ("/%6", "/%6"),
+            ("/%zz%é", "/%zz%é"),
+        ] {
+            assert_eq!(unescape_unreserved(path), unescaped, "{path}");
         }
     }
 }
