@@ -1,6 +1,6 @@
 //! One version of a Lua plugin: its VMs, one a worker, and one on which configurations are checked.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ use crate::vm::{Documents, Intake, Vm};
 #[derive(Debug)]
 pub(crate) struct WorkerVm {
     vm: Mutex<Held>,
-    released: Mutex<Vec<u32>>,
+    released: Mutex<Vec<i32>>,
     has_released: AtomicBool,
 }
 
@@ -39,7 +39,7 @@ pub(crate) struct Core {
     pub(crate) time_budget: Duration,
     memory_budget: usize,
     workers: Vec<WorkerVm>,
-    next_configuration: AtomicU32,
+    next_configuration: AtomicI32,
 }
 
 impl Core {
@@ -64,7 +64,7 @@ impl Core {
     }
 
     /// A configuration is over: the VMs forget it at their next call.
-    pub(crate) fn release(&self, id: u32) {
+    pub(crate) fn release(&self, id: i32) {
         for worker in &self.workers {
             worker
                 .released
@@ -114,28 +114,30 @@ impl LuaPlugin {
         workers: usize,
         metrics: &mut dyn Metrics,
     ) -> Result<Self, LoadError> {
+        let LuaSource {
+            plugin,
+            folder,
+            files,
+            entry,
+            request_body,
+            response_body,
+            time_budget,
+            memory_budget,
+            log_folder,
+        } = source;
+        let file_log = log_folder.map(|log| FileLog::new(&log, &plugin));
+        let shared = Arc::new(Shared::new(plugin, folder, entry, files, file_log));
         let refused = |message| LoadError {
-            plugin: source.plugin.clone(),
+            plugin: shared.plugin.clone(),
             message,
         };
-        let file_log = source
-            .log_folder
-            .as_deref()
-            .map(|folder| FileLog::new(folder, &source.plugin));
-        let shared = Arc::new(Shared::new(
-            source.plugin.clone(),
-            source.folder.clone(),
-            source.entry.clone(),
-            source.files.clone(),
-            file_log,
-        ));
-        let (check, results) = Vm::new(&shared, source.memory_budget, 0, Some(metrics))
+        let (check, results) = Vm::new(&shared, memory_budget, 0, Some(metrics))
             .map_err(|error| refused(load_message(&error)))?;
         let schemas = Schemas::from_results(&results).map_err(refused)?;
-        let interest = interest(&results, &source);
+        let interest = interest(&results, request_body, response_body);
         let workers = (0..workers)
             .map(|_| {
-                let (vm, _) = Vm::new(&shared, source.memory_budget, 0, None)?;
+                let (vm, _) = Vm::new(&shared, memory_budget, 0, None)?;
                 Ok(WorkerVm {
                     vm: Mutex::new(Held {
                         vm: Some(vm),
@@ -150,11 +152,11 @@ impl LuaPlugin {
         Ok(Self {
             core: Arc::new(Core {
                 shared,
-                time_budget: source.time_budget,
-                memory_budget: source.memory_budget,
+                time_budget,
+                memory_budget,
                 workers,
                 // 0 is no configuration.
-                next_configuration: AtomicU32::new(1),
+                next_configuration: AtomicI32::new(1),
             }),
             interest,
             schemas,
@@ -192,19 +194,15 @@ impl Plugin for LuaPlugin {
             route: config.route.clone(),
         };
         let mut check = self.check.lock().unwrap_or_else(PoisonError::into_inner);
-        let vm = match &mut *check {
-            Some(vm) => vm,
+        if check.is_none() {
             // An earlier configuration used up the memory of the one that was there.
-            None => {
-                let (vm, _) = Vm::new(
-                    &self.core.shared,
-                    self.core.memory_budget,
-                    0,
-                    Some(&mut *metrics),
-                )
-                .map_err(|error| refused(&load_message(&error)))?;
-                check.insert(vm)
-            }
+            let core = &self.core;
+            let made = Vm::new(&core.shared, core.memory_budget, 0, Some(&mut *metrics));
+            let (vm, _) = made.map_err(|error| refused(&load_message(&error)))?;
+            *check = Some(vm);
+        }
+        let Some(vm) = &mut *check else {
+            return Err(refused("the plugin's Lua VM could not be made again"));
         };
         if let Err(error) = vm.configure(&documents, Intake::Check, Some(metrics)) {
             if error.kind == LuaErrorKind::Memory {
@@ -230,7 +228,11 @@ fn load_message(error: &LuaError) -> String {
 }
 
 /// What the SDK found: a digit for each handler, in the order of `NAMES` in `plugin.lua`.
-fn interest(results: &[(i32, String)], source: &LuaSource) -> Interest {
+fn interest(
+    results: &[(i32, String)],
+    request_body: BodyMode,
+    response_body: BodyMode,
+) -> Interest {
     let mask = results
         .iter()
         .find(|(kind, _)| *kind == 1)
@@ -243,10 +245,10 @@ fn interest(results: &[(i32, String)], source: &LuaSource) -> Interest {
     };
     Interest {
         request_headers: has(0),
-        request_body: body(1, source.request_body),
+        request_body: body(1, request_body),
         request_trailers: has(2),
         response_headers: has(3),
-        response_body: body(4, source.response_body),
+        response_body: body(4, response_body),
         response_trailers: has(5),
         log: has(6),
     }

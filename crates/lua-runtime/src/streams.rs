@@ -109,10 +109,4 @@ impl Streams {
         self.free.push(index);
         Some((index, entry))
     }
-
-    /// How many streams have an entry.
-    #[cfg(test)]
-    pub(crate) fn len(&self) -> usize {
-        self.entries.iter().flatten().count()
-    }
 }

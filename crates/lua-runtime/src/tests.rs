@@ -1,6 +1,5 @@
 //! The runtime from outside: plugins as text, streams that are scripted.
 
-mod bench;
 mod budgets;
 mod configuration;
 mod fake;

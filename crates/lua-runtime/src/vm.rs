@@ -20,7 +20,7 @@ const POOL: usize = 64;
 /// A configuration's documents, as a VM takes them in.
 #[derive(Debug, Clone)]
 pub(crate) struct Documents {
-    pub(crate) id: u32,
+    pub(crate) id: i32,
     pub(crate) effective: Arc<str>,
     pub(crate) base: Option<Arc<str>>,
     pub(crate) route: Option<Arc<str>>,
@@ -40,9 +40,9 @@ pub(crate) enum Intake {
 pub(crate) struct Vm {
     pub(crate) state: State,
     pool: Vec<Thread>,
-    configurations: BTreeSet<u32>,
+    configurations: BTreeSet<i32>,
     /// The one that was used last, which mostly is the one that is used next.
-    latest: u32,
+    latest: i32,
 }
 
 impl Vm {
@@ -93,7 +93,7 @@ impl Vm {
                 .unwrap_or_else(|| Arc::clone(&nothing)),
             documents.route.clone().unwrap_or(nothing),
         ];
-        let numbers = [documents.id as i32, i32::from(intake == Intake::Check)];
+        let numbers = [documents.id, i32::from(intake == Intake::Check)];
         let taken = self
             .state
             .enter(Entry::LoadConfig, &numbers, texts, metrics, LOAD_BUDGET);
@@ -113,7 +113,7 @@ impl Vm {
     }
 
     /// Forgets a configuration.
-    pub(crate) fn release_configuration(&mut self, id: u32) {
+    pub(crate) fn release_configuration(&mut self, id: i32) {
         if self.latest == id {
             self.latest = 0;
         }
@@ -122,15 +122,11 @@ impl Vm {
         }
     }
 
-    fn unload(&mut self, id: u32) {
+    fn unload(&mut self, id: i32) {
         // Clears a place in a table; a VM that cannot do that reports so at its next call.
-        let _ = self.state.enter(
-            Entry::UnloadConfig,
-            &[id as i32],
-            Vec::new(),
-            None,
-            LOAD_BUDGET,
-        );
+        let _ = self
+            .state
+            .enter(Entry::UnloadConfig, &[id], Vec::new(), None, LOAD_BUDGET);
     }
 
     /// A free coroutine.
@@ -158,7 +154,7 @@ impl Vm {
         // Empties a table; as `unload`.
         let _ = self.state.enter(
             Entry::EndStream,
-            &[index as i32],
+            &[i32::try_from(index).unwrap_or(-1)],
             Vec::new(),
             None,
             LOAD_BUDGET,

@@ -153,7 +153,7 @@ impl CallState {
         stream: &mut dyn Stream,
         wake: Option<&Wake<'_>>,
         phase: Phase,
-        config: u32,
+        config: i32,
     ) {
         let stream: NonNull<dyn Stream + '_> = NonNull::from(stream);
         // SAFETY: only the lifetime changes; `clear` ends the use in time, by contract.
@@ -162,7 +162,7 @@ impl CallState {
         });
         self.wake = wake.map(|wake| NonNull::from(wake).cast());
         self.head.phase = phase_number(phase);
-        self.head.config = config as i32;
+        self.head.config = config;
     }
 
     /// Puts a place for metrics in for a call at load. [`CallState::clear`] takes it out.

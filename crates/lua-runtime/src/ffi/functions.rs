@@ -219,8 +219,8 @@ fn metric_id(number: i32) -> MetricId {
 
 fn duration(milliseconds: f64) -> Duration {
     const LONGEST: f64 = 24.0 * 3600.0 * 1000.0;
-    // Not a number becomes 0.
-    Duration::from_millis(milliseconds.max(0.0).min(LONGEST) as u64)
+    // What is not a number becomes 0.
+    Duration::from_millis(milliseconds.clamp(0.0, LONGEST) as u64)
 }
 
 /// 1: found; 0: not.
@@ -258,7 +258,8 @@ unsafe extern "C" fn header_count(
     // SAFETY: called by the SDK, with its call state and a string.
     unsafe {
         with_stream(call, |_, stream| {
-            stream.header_count(header_map(map), bytes(name, length)) as i32
+            let count = stream.header_count(header_map(map), bytes(name, length));
+            i32::try_from(count).unwrap_or(i32::MAX)
         })
     }
 }
@@ -271,7 +272,7 @@ unsafe extern "C" fn headers(call: *mut CallState, map: i32) -> i32 {
             state.pairs.clear();
             let pairs = &mut state.pairs;
             stream.headers(header_map(map), &mut |name, value| {
-                pairs.push(pair(name, value))
+                pairs.push(pair(name, value));
             });
             show_pairs(state)
         })

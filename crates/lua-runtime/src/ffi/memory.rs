@@ -26,6 +26,7 @@ impl Memory {
     /// # Safety
     /// `lua` is a live VM with its first allocator, and [`Memory::uninstall`] is called before it is
     /// closed.
+    #[expect(clippy::unnecessary_box_returns, reason = "LuaJIT keeps its address")]
     pub(super) unsafe fn install(lua: *mut lua_State, limit: usize) -> Box<Self> {
         let mut original_data = std::ptr::null_mut();
         // SAFETY: `lua` is live; the out pointer is valid.

@@ -43,7 +43,7 @@ const ENTRIES: usize = 7;
 const HANDLERS: usize = 8;
 
 /// The SDK's files. The first is run with the others as its argument.
-const SOURCES: [(&CStr, &str); 11] = [
+const SOURCES: &[(&CStr, &str)] = &[
     (c"=sdk/boot.lua", include_str!("../sdk/boot.lua")),
     (c"=sdk/core.lua", include_str!("../sdk/core.lua")),
     (c"=sdk/headers.lua", include_str!("../sdk/headers.lua")),
@@ -55,6 +55,8 @@ const SOURCES: [(&CStr, &str); 11] = [
     (c"=sdk/config.lua", include_str!("../sdk/config.lua")),
     (c"=sdk/sandbox.lua", include_str!("../sdk/sandbox.lua")),
     (c"=sdk/plugin.lua", include_str!("../sdk/plugin.lua")),
+    #[cfg(test)]
+    (c"=sdk/trace.lua", include_str!("../tests/trace.lua")),
 ];
 
 /// How long helpers of the SDK may run.
@@ -104,7 +106,7 @@ pub(crate) struct Context<'a, 'w> {
     pub(crate) stream: &'a mut dyn Stream,
     pub(crate) wake: Option<&'a Wake<'w>>,
     pub(crate) phase: Phase,
-    pub(crate) config: u32,
+    pub(crate) config: i32,
     pub(crate) slot: Slot,
     pub(crate) budget: Duration,
 }
@@ -222,11 +224,6 @@ impl State {
         &mut self.call_state().streams
     }
 
-    /// Bytes in use.
-    pub(crate) fn memory_used(&self) -> usize {
-        self.memory.used()
-    }
-
     /// Runs one of the SDK's functions. `numbers` are its arguments, `texts` what it may ask for.
     pub(crate) fn enter(
         &mut self,
@@ -245,7 +242,7 @@ impl State {
             unsafe { call.put_metrics(metrics) };
         }
         let results = if entry == Entry::LoadPlugin {
-            HANDLERS as c_int
+            count(HANDLERS)
         } else {
             0
         };
@@ -255,9 +252,9 @@ impl State {
         let status = unsafe {
             self.push_entry(entry);
             for number in numbers {
-                mlua_sys::lua_pushinteger(lua, *number as mlua_sys::lua_Integer);
+                mlua_sys::lua_pushnumber(lua, f64::from(*number));
             }
-            mlua_sys::lua_pcall(lua, numbers.len() as c_int, results, 0)
+            mlua_sys::lua_pcall(lua, count(numbers.len()), results, 0)
         };
         let over = self.watch.end();
         let call = self.call_state();
@@ -317,6 +314,10 @@ impl State {
     }
 
     /// Gives a coroutine back to the collector.
+    #[expect(
+        clippy::needless_pass_by_value,
+        reason = "the thread is gone afterwards"
+    )]
     pub(crate) fn release(&mut self, thread: Thread) {
         // SAFETY: the reference is the thread's own, and freeing it writes places in the registry
         // that are there.
@@ -347,6 +348,10 @@ impl State {
         self.run(thread, 0, context)
     }
 
+    #[expect(
+        clippy::needless_pass_by_value,
+        reason = "its borrows end with the run"
+    )]
     fn run(&mut self, thread: &Thread, arguments: c_int, context: Context<'_, '_>) -> Outcome {
         let call = self.call_state();
         // SAFETY: `clear` below, before the borrows in `context` end.
@@ -366,11 +371,16 @@ impl State {
         let slot = call.slot;
         let ended = status == LUA_OK || status == LUA_YIELD;
         let step = if !ended || over.is_err() || self.memory.refused() {
-            let message = if ended {
+            let mut message = if ended {
                 String::new()
             } else {
                 self.take_error(thread.lua)
             };
+            if place_of(&message).is_empty()
+                && let Some(place) = self.place(thread)
+            {
+                message = format!("{place}{message}");
+            }
             Step::Failed(self.error(over.is_err(), message))
         } else {
             // SAFETY: drops what was returned or yielded; does not allocate.
@@ -409,6 +419,31 @@ impl State {
                 mlua_sys::lua_xmove(thread.lua, lua, 1);
             }
         })
+    }
+
+    /// `file:line: ` of the plugin's innermost function on a thread that failed or was interrupted.
+    fn place(&self, thread: &Thread) -> Option<String> {
+        const DEEPEST: c_int = 64;
+        let folder = format!("{}/", self.call_state().shared.folder);
+        for level in 0..DEEPEST {
+            // SAFETY: plain data, for which all zeros is a value.
+            let mut info: mlua_sys::lua_Debug = unsafe { std::mem::zeroed() };
+            // SAFETY: the thread does not run; looking at its calls neither allocates nor raises.
+            let known = unsafe {
+                mlua_sys::lua_getstack(thread.lua, level, &raw mut info) != 0
+                    && mlua_sys::lua_getinfo(thread.lua, c"Sl".as_ptr(), &raw mut info) != 0
+            };
+            if !known {
+                return None;
+            }
+            // SAFETY: LuaJIT ends the name with a zero.
+            let name = unsafe { CStr::from_ptr(info.short_src.as_ptr().cast()) };
+            let name = name.to_string_lossy();
+            if info.currentline > 0 && (name.starts_with(&folder) || name.starts_with("...")) {
+                return Some(format!("{name}:{}: ", info.currentline));
+            }
+        }
+        None
     }
 
     fn error(&self, over: bool, message: String) -> LuaError {
@@ -455,14 +490,13 @@ impl State {
             return "the SDK could not be started".to_owned();
         }
         self.helper(Entry::Describe, |lua| {
-            if from != lua {
-                // SAFETY: moves the value to the main thread's stack, which has room.
-                unsafe { mlua_sys::lua_xmove(from, lua, 1) };
-            }
-            // On the same stack the value lies below the function; it is brought to the top.
-            else {
+            if from == lua {
+                // On the same stack the value lies below the function; it is brought to the top.
                 // SAFETY: rearranges what is there.
                 unsafe { mlua_sys::lua_insert(lua, -2) };
+            } else {
+                // SAFETY: moves the value to the main thread's stack, which has room.
+                unsafe { mlua_sys::lua_xmove(from, lua, 1) };
             }
         })
         .unwrap_or_else(|| "an error value that has no text".to_owned())
@@ -502,6 +536,10 @@ impl Drop for State {
     }
 }
 
+fn count(length: usize) -> c_int {
+    c_int::try_from(length).unwrap_or(c_int::MAX)
+}
+
 /// `file.lua:12: `, if a message begins so.
 fn place_of(message: &str) -> &str {
     let mut from = 0;
@@ -530,7 +568,7 @@ unsafe extern "C-unwind" fn boot(lua: *mut lua_State) -> c_int {
         let boot = mlua_sys::lua_touserdata(lua, 1).cast::<Boot>();
         mlua_sys::luaL_openlibs(lua);
         let mut main = true;
-        for (name, source) in &SOURCES {
+        for (name, source) in SOURCES {
             let status =
                 mlua_sys::luaL_loadbuffer(lua, source.as_ptr().cast(), source.len(), name.as_ptr());
             if status != LUA_OK {
@@ -556,7 +594,7 @@ unsafe extern "C-unwind" fn boot(lua: *mut lua_State) -> c_int {
         mlua_sys::lua_pushnumber(lua, (*boot).budget as f64);
         mlua_sys::lua_call(lua, 6, 1);
         for (index, entry) in (*boot).entries.iter_mut().enumerate() {
-            mlua_sys::lua_rawgeti_(lua, -1, index as c_int + 1);
+            mlua_sys::lua_rawgeti_(lua, -1, count(index + 1));
             *entry = mlua_sys::luaL_ref(lua, LUA_REGISTRYINDEX);
         }
         for handler in &mut (*boot).handlers {

@@ -2,8 +2,9 @@
 //!
 //! The worker says when a call begins and by when it has to be over, and when it is over. The
 //! watchdog, on its own thread, looks at that ([`Watch::look`]) and sets a count hook on a VM whose
-//! time is up; the hook raises an error at the next instruction, and the next, until control is back
-//! in the host, so that no `pcall` keeps it. LuaJIT is built with `LUAJIT_ENABLE_CHECKHOOK`, else
+//! time is up. At the next instruction the hook makes the coroutine yield, which no `pcall` catches;
+//! where it cannot yield (in a callback of a C function, or while a plugin loads) it raises an error
+//! instead, there and at each instruction after it, until control is back in the host. LuaJIT is built with `LUAJIT_ENABLE_CHECKHOOK`, else
 //! compiled loops would not see the hook.
 //!
 //! The trap is a call that ends in the moment in which the watchdog finds it overdue. The deadline
@@ -32,7 +33,8 @@ pub(crate) struct OverBudget;
 #[derive(Debug)]
 pub(crate) struct Watch {
     deadline: AtomicU64,
-    hook: Mutex<()>,
+    /// How often the hook of the overdue call was set.
+    hook: Mutex<u32>,
     lua: *mut lua_State,
 }
 
@@ -55,7 +57,7 @@ impl Watch {
     pub(super) fn new(lua: *mut lua_State) -> Self {
         Self {
             deadline: AtomicU64::new(IDLE),
-            hook: Mutex::new(()),
+            hook: Mutex::new(0),
             lua,
         }
     }
@@ -73,10 +75,15 @@ impl Watch {
         if self.deadline.swap(IDLE, Ordering::AcqRel) != OVERDUE {
             return Ok(());
         }
-        let _hook = self.hook.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut times = self.hook.lock().unwrap_or_else(PoisonError::into_inner);
+        *times = 0;
         // SAFETY: this thread is the one that uses the VM, and the watchdog, which might have been
-        // setting the hook, has let go of the lock.
-        unsafe { rehook(self.lua, None) };
+        // setting the hook, has let go of the lock. Setting it first has LuaJIT write its dispatch
+        // tables anew, in case that both changed them at once.
+        unsafe {
+            set_hook(self.lua, Some(interrupt));
+            set_hook(self.lua, None);
+        }
         Err(OverBudget)
     }
 
@@ -89,7 +96,7 @@ impl Watch {
         if deadline > now && deadline != OVERDUE {
             return Sight::Busy;
         }
-        let _hook = self.hook.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut times = self.hook.lock().unwrap_or_else(PoisonError::into_inner);
         let claimed = deadline == OVERDUE && self.deadline.load(Ordering::SeqCst) == OVERDUE
             || self
                 .deadline
@@ -98,38 +105,49 @@ impl Watch {
         if claimed {
             // SAFETY: the deadline is OVERDUE, so the call has not ended: its end waits for the lock.
             // Hooks may be set from any thread at any time.
-            unsafe { rehook(self.lua, Some(interrupt)) };
+            unsafe {
+                // The worker may have been changing the dispatch tables at the same time, and the hook
+                // may be lost: it is set again each time, and now and then taken off before that,
+                // which makes LuaJIT write the tables anew. Not each time, as the plugin runs free in
+                // between.
+                if *times % 16 == 15 {
+                    set_hook(self.lua, None);
+                }
+                set_hook(self.lua, Some(interrupt));
+            }
+            *times = times.wrapping_add(1);
         }
         Sight::Busy
     }
 }
 
-/// Sets or clears the hook. Toggles it, so that LuaJIT writes its dispatch tables anew even if it
-/// was changing them itself when the hook was set before.
+unsafe extern "C-unwind" {
+    /// Whether a yield is possible; LuaJIT has it, `mlua-sys` does not declare it.
+    fn lua_isyieldable(lua: *mut lua_State) -> c_int;
+}
+
+/// Sets or clears the hook.
 ///
 /// # Safety
 /// `lua` is live.
-unsafe fn rehook(
+unsafe fn set_hook(
     lua: *mut lua_State,
     hook: Option<unsafe extern "C-unwind" fn(*mut lua_State, *mut lua_Debug)>,
 ) {
-    let steps = if hook.is_some() {
-        [None, hook]
-    } else {
-        [Some(interrupt as _), None]
-    };
-    for step in steps {
-        // SAFETY: `lua` is live by contract; LuaJIT allows this at any time.
-        unsafe { mlua_sys::lua_sethook(lua, step, mlua_sys::LUA_MASKCOUNT, 1) };
-    }
+    // SAFETY: `lua` is live by contract; LuaJIT allows this at any time.
+    unsafe { mlua_sys::lua_sethook(lua, hook, mlua_sys::LUA_MASKCOUNT, 1) };
 }
 
 /// Ends what runs. Owns nothing, as it leaves by a jump.
 unsafe extern "C-unwind" fn interrupt(lua: *mut lua_State, _: *mut lua_Debug) {
     const RUNNING: c_int = 0;
-    // SAFETY: a hook runs in the VM that it is for; LuaJIT gives it stack to work with; raising is
-    // what it is for, and this frame holds nothing.
+    // SAFETY: a hook runs in the VM that it is for; LuaJIT gives it stack to work with; yielding and
+    // raising are what it is for, and this frame holds nothing.
     unsafe {
+        if lua_isyieldable(lua) != 0 {
+            mlua_sys::lua_yield(lua, 0);
+            return;
+        }
         mlua_sys::luaL_where(lua, RUNNING);
         mlua_sys::lua_pushstring_(lua, c"the time budget of the call is used up".as_ptr());
         mlua_sys::lua_concat(lua, 2);

@@ -19,6 +19,12 @@ config.publish(envoy)
 local sandbox = sources["=sdk/sandbox.lua"](core, wait, envoy)
 local plugin = sources["=sdk/plugin.lua"](core, body, config, metric, sandbox)
 
+-- There in tests only.
+local trace = sources["=sdk/trace.lua"]
+if trace then
+    trace(core, envoy)
+end
+
 math.randomseed(seed)
 local traceback, collect = debug.traceback, collectgarbage
 

@@ -77,6 +77,9 @@ local function compile(name)
     end
     local chunk, problem = load(source, "@" .. folder .. "/" .. name, "t", sandbox)
     if not chunk then
+        if not find(problem, folder .. "/" .. name, 1, true) then
+            problem = folder .. "/" .. name .. ": " .. problem .. "; only text is loaded, no bytecode"
+        end
         error(problem, 0)
     end
     metric.define_literals(source)

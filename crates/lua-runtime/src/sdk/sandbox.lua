@@ -2,7 +2,7 @@
 -- loader, bytecode, debug library, FFI, function environment or finalizer.
 local core, wait, envoy = ...
 local type, error, load, pcall, select, tostring = type, error, load, pcall, select, tostring
-local running, create, wrap, yield = coroutine.running, coroutine.create, coroutine.wrap, coroutine.yield
+local running, create, resume, yield = coroutine.running, coroutine.create, coroutine.resume, coroutine.yield
 local concat, collect = table.concat, collectgarbage
 local own = wait.own
 
@@ -16,9 +16,21 @@ end
 
 local globals = copy(_G, {
     "assert", "error", "getmetatable", "ipairs", "next", "pairs", "pcall", "rawequal", "rawget",
-    "rawset", "select", "setmetatable", "tonumber", "tostring", "type", "unpack", "xpcall", "_VERSION",
+    "rawset", "select", "setmetatable", "tonumber", "tostring", "type", "unpack", "_VERSION",
 })
 globals._G = globals
+
+-- LuaJIT's own xpcall runs the handler of an error where it was raised: for the error that ends an
+-- overdue call this is inside the hook, where no hook can end the handler in its turn.
+local function handled(handler, done, ...)
+    if done then
+        return true, ...
+    end
+    return false, select(2, pcall(handler, (...)))
+end
+function globals.xpcall(run, handler, ...)
+    return handled(handler, pcall(run, ...))
+end
 globals.envoy = envoy
 globals.bit = copy(bit, {
     "arshift", "band", "bnot", "bor", "bswap", "bxor", "lshift", "rol", "ror", "rshift", "tobit",
@@ -47,14 +59,18 @@ function globals.coroutine.create(run)
     own[thread] = true
     return thread
 end
-function globals.coroutine.wrap(run)
-    if type(run) ~= "function" then
-        error("coroutine.wrap takes a function", 2)
+local function passed(done, ...)
+    if not done then
+        error((...), 0)
     end
-    return wrap(function(...)
-        own[running()] = true
-        return run(...)
-    end)
+    return ...
+end
+function globals.coroutine.wrap(run)
+    local thread = create(run)
+    own[thread] = true
+    return function(...)
+        return passed(resume(thread, ...))
+    end
 end
 function globals.coroutine.yield(...)
     local thread = running()

@@ -7,7 +7,7 @@ local core = ...
 local call, host, text = core.call, core.host, core.text
 local fail, expect, to_text = core.fail, core.expect, core.to_text
 local type, error, tonumber, setmetatable, floor = type, error, tonumber, setmetatable, math.floor
-local pairs = pairs
+local pairs, pcall = pairs, pcall
 local running, yield = coroutine.running, coroutine.yield
 local host_callout, host_timer, host_wake = host.callout, host.timer, host.wake
 local host_reply, host_wait_body = host.reply, host.wait_body
@@ -34,11 +34,19 @@ local function suspendable(what, level)
     end
 end
 
+-- Suspends the handler until the host goes on with it.
+local function suspend(what, level)
+    if not pcall(yield) then
+        error(what .. " cannot wait here: a function that is written in C stands in between, such as "
+            .. "string.gsub or table.sort", level or 3)
+    end
+end
+
 function wait.body(what)
     -- The plugin is behind the function that asks, and the one that completes.
     suspendable(what, 5)
     host_wait_body(call)
-    yield()
+    suspend(what, 5)
 end
 
 local function http_call(cluster, headers, body, timeout)
@@ -57,7 +65,7 @@ local function http_call(cluster, headers, body, timeout)
     if host_callout(call, cluster, #cluster, body, #body, timeout) ~= 1 then
         return nil, text(call.data, call.length)
     end
-    yield()
+    suspend("envoy.httpCall")
     local answer = host_wake(call)
     if answer ~= 1 then
         return nil, answer == 2 and text(call.data, call.length) or "nothing came back"
@@ -74,7 +82,7 @@ local function sleep(milliseconds)
     if host_timer(call, milliseconds) ~= 1 then
         error("the stream is over", 2)
     end
-    yield()
+    suspend("envoy.sleep")
 end
 
 -- Headers that belong to the connection or follow from the body; the proxy makes its own.
@@ -102,7 +110,7 @@ local function respond(headers, body, details)
     end
     core.stage_headers(sent)
     host_reply(call, status, body, #body, details, #details)
-    yield()
+    suspend("envoy.respond")
 end
 
 function wait.publish(envoy)

@@ -41,6 +41,8 @@ pub(super) struct FakeStream {
     pub(super) route_cleared: usize,
     pub(super) logs: RefCell<Vec<(LogLevel, String)>>,
     pub(super) debug: bool,
+    /// Since when the clock runs; none: it stands.
+    pub(super) clock: Option<std::time::Instant>,
 }
 
 impl FakeStream {
@@ -266,7 +268,10 @@ impl Stream for FakeStream {
     }
 
     fn unix_millis(&self) -> u64 {
-        1_700_000_000_500
+        let since = self
+            .clock
+            .map_or(500, |clock| clock.elapsed().as_millis() as u64);
+        1_700_000_000_000 + since
     }
 
     fn start_unix_millis(&self) -> u64 {

@@ -1,1 +1,174 @@
-//! x
+//! The ways out that a plugin could try.
+
+use super::fake::{FakeStream, logs_of, on_request, probe};
+
+#[test]
+fn globals_are_a_list() {
+    let logs = logs_of(
+        r#"
+        local names = {}
+        for name, value in pairs(_G) do
+            if type(value) == "table" and value ~= _G and name ~= "envoy" then
+                for member in pairs(value) do names[#names + 1] = name .. "." .. member end
+            else
+                names[#names + 1] = name
+            end
+        end
+        table.sort(names)
+        envoy.logInfo(table.concat(names, " "))
+        "#,
+    );
+    insta::assert_snapshot!(logs.concat());
+}
+
+#[test]
+fn what_is_not_there_is_nil() {
+    let logs = logs_of(
+        r#"
+        for _, name in ipairs({"io", "package", "debug", "ffi", "jit", "dofile", "loadfile", "module",
+            "newproxy", "getfenv", "setfenv", "gcinfo"}) do
+            if _G[name] ~= nil then envoy.logInfo(name) end
+        end
+        for _, name in ipairs({"execute", "exit", "getenv", "remove", "rename", "tmpname", "setlocale"}) do
+            if os[name] ~= nil then envoy.logInfo("os." .. name) end
+        end
+        if string.dump or ("").dump then envoy.logInfo("dump") end
+        "#,
+    );
+    assert_eq!(logs, [""; 0]);
+}
+
+#[test]
+fn require_opens_no_library() {
+    for name in [
+        "ffi",
+        "io",
+        "os",
+        "jit",
+        "jit.util",
+        "debug",
+        "package",
+        "string.buffer",
+        "table.new",
+    ] {
+        let probe = on_request(&format!(
+            "envoy.logInfo(select(2, pcall(require, '{name}')))"
+        ));
+        let mut stream = FakeStream::new();
+        probe.request(&mut stream).unwrap();
+        assert!(
+            stream.logged()[0].contains(&format!("module {name} not found")),
+            "{name}"
+        );
+    }
+}
+
+#[test]
+fn bytecode_is_refused() {
+    let logs = logs_of(
+        r#"
+        for _, load in ipairs({load, loadstring}) do
+            local f, why = load("\27LJ\2\0\0")
+            envoy.logInfo(tostring(f) .. " " .. why)
+        end
+        local f, why = load("\27LJ\2\0\0", "x", "b")
+        envoy.logInfo(tostring(f) .. " " .. why)
+        "#,
+    );
+    for line in &logs {
+        assert!(line.starts_with("nil ") && line.contains("mode"), "{line}");
+    }
+    assert_eq!(logs.len(), 3);
+}
+
+#[test]
+fn loaded_text_sees_the_same_globals() {
+    let logs = logs_of(
+        r#"
+        here = "mine"
+        envoy.logInfo(load("return here")())
+        envoy.logInfo(tostring(load("return io or debug or getfenv")()))
+        envoy.logInfo(load("return here", "x", "t", { here = "given" })())
+        envoy.logInfo(tostring(loadstring("return package")()))
+        "#,
+    );
+    assert_eq!(logs, ["mine", "nil", "given", "nil"]);
+}
+
+#[test]
+fn metatables_of_strings_are_out_of_reach() {
+    let logs = logs_of(
+        r#"
+        envoy.logInfo(getmetatable(""))
+        envoy.logInfo(tostring(pcall(setmetatable, "", {})))
+        string.format = function() return "mine" end
+        string.find, string.gsub, string.sub = nil, nil, nil
+        table.concat, ipairs, pairs, type, error, pcall, tostring, setmetatable, next = nil
+        envoy.logInfo(envoy.json.encode({ a = "b\n" }))
+        envoy.logInfo(envoy.req.get_headers()["x-two"][1])
+        "#,
+    );
+    assert_eq!(logs, ["string", "false", "{\"a\":\"b\\n\"}", "first"]);
+}
+
+#[test]
+fn no_cdata_and_no_inner_table_leaves_the_sdk() {
+    let logs = logs_of(
+        r#"
+        local seen = {}
+        local function walk(value, path)
+            local kind = type(value)
+            if kind == "cdata" or kind == "userdata" or kind == "thread" then
+                envoy.logInfo(path .. " is " .. kind)
+            end
+            if kind == "table" and not seen[value] then
+                seen[value] = true
+                for key, member in pairs(value) do walk(key, path .. ".key") walk(member, path .. "." .. tostring(key)) end
+                local meta = getmetatable(value)
+                if type(meta) == "table" then walk(meta, path .. ".meta") end
+            end
+        end
+        walk(_G, "_G")
+        walk(envoy.req.get_headers(), "headers")
+        walk({ envoy.nowms(), envoy.req.get_header_size("x-one"), envoy.streaminfo.response_code(),
+            envoy.streaminfo.start_time() }, "numbers")
+        -- A number that is cdata is an object without use; the SDK takes none.
+        envoy.logInfo(tostring(pcall(envoy.req.get_header_index, "x-two", 1LL)))
+        envoy.logInfo(tostring(getmetatable(1LL)))
+        "#,
+    );
+    assert_eq!(logs, ["false", "ffi"]);
+}
+
+#[test]
+fn nothing_of_another_plugin_is_seen() {
+    let first = probe(
+        "leak = 'secret' string.leak = 1 envoy.leak = 1 return { on_request_header = function() end }",
+    );
+    let second = on_request(
+        "envoy.logInfo(tostring(leak) .. tostring(string.leak) .. tostring(envoy.leak))",
+    );
+    first.request(&mut FakeStream::new()).unwrap();
+    let mut stream = FakeStream::new();
+    second.request(&mut stream).unwrap();
+    assert_eq!(stream.logged(), ["nilnilnil"]);
+}
+
+#[test]
+fn collecting_and_finalizers_are_the_host_s_matter() {
+    let logs = logs_of(
+        r#"
+        envoy.logInfo(type(collectgarbage("count")))
+        envoy.logInfo(select(2, pcall(collectgarbage, "stop")))
+        setmetatable({}, { __gc = function() envoy.logInfo("finalizer") end })
+        for i = 1, 1e5 do local _ = {} end
+        "#,
+    );
+    assert_eq!(
+        logs,
+        [
+            "number",
+            "collectgarbage answers \"count\" only; memory is the host's matter"
+        ]
+    );
+}

@@ -151,15 +151,21 @@ fn a_wrong_argument_names_the_plugin_s_line() {
             "envoy.json.encode(print)",
             "probe/main.lua:3: JSON has no value for a function",
         ),
-        ("error({code = 1, message = 'told'})", "told"),
+        (
+            "error({code = 1, message = 'told'})",
+            "probe/main.lua:3: told",
+        ),
         (
             "error(setmetatable({}, {__tostring = function() return 'shown' end}))",
-            "shown",
+            "probe/main.lua:3: shown",
         ),
-        ("error()", "an error without a value (nil)"),
+        (
+            "error()",
+            "probe/main.lua:3: an error without a value (nil)",
+        ),
         (
             "error({})",
-            "an error value that is a table without a message",
+            "probe/main.lua:3: an error value that is a table without a message",
         ),
         (
             "local t = nil\nreturn t.x",
