@@ -5,6 +5,7 @@
 //! to them and disappear after: first clusters and plugins old and new together, then routes, then
 //! listeners, then clusters and plugins without what nobody refers to any more.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::path::Path;
 
@@ -76,34 +77,42 @@ impl Part {
 
 /// One file to hand over.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Step {
-    pub(crate) part: Part,
-    pub(crate) content: Value,
+pub(crate) struct Step<'a> {
+    part: Part,
+    content: Cow<'a, Value>,
 }
 
 /// The steps from one configuration to another; none where Envoy is told the same.
-pub(crate) fn steps(old: &Files, new: &Files) -> Vec<Step> {
+pub(crate) fn steps<'a>(old: &'a Files, new: &'a Files) -> Vec<Step<'a>> {
     let mut steps = Vec::new();
-    let mut step = |part: Part, before: &Value, content: &Value| {
-        if before != content {
-            steps.push(Step {
-                part,
-                content: content.clone(),
-            });
-        }
-    };
     let upstreams = with_old_items(&old.cds, &new.cds, "/resources");
     let plugins = with_old_items(
         &old.ecds,
         &new.ecds,
         "/resources/0/typed_config/filter_config/value/plugins",
     );
-    step(Part::Upstreams, &old.cds, &upstreams);
-    step(Part::Plugins, &old.ecds, &plugins);
-    step(Part::Routes, &old.rds, &new.rds);
-    step(Part::Listeners, &old.lds, &new.lds);
-    step(Part::Plugins, &plugins, &new.ecds);
-    step(Part::Upstreams, &upstreams, &new.cds);
+    let last_upstreams = (upstreams != new.cds).then_some(&new.cds);
+    let last_plugins = (plugins != new.ecds).then_some(&new.ecds);
+    let mut step = |part: Part, content: Cow<'a, Value>| steps.push(Step { part, content });
+    if upstreams != old.cds {
+        step(Part::Upstreams, Cow::Owned(upstreams));
+    }
+    if plugins != old.ecds {
+        step(Part::Plugins, Cow::Owned(plugins));
+    }
+    // Routes may be many: they are not copied.
+    if new.rds != old.rds {
+        step(Part::Routes, Cow::Borrowed(&new.rds));
+    }
+    if new.lds != old.lds {
+        step(Part::Listeners, Cow::Borrowed(&new.lds));
+    }
+    if let Some(plugins) = last_plugins {
+        step(Part::Plugins, Cow::Borrowed(plugins));
+    }
+    if let Some(upstreams) = last_upstreams {
+        step(Part::Upstreams, Cow::Borrowed(upstreams));
+    }
     steps
 }
 
@@ -116,7 +125,7 @@ pub(crate) enum Applied {
     Refused(Part, String),
 }
 
-/// Takes Envoy from one configuration to another, or leaves it at the old one.
+/// Takes Envoy from the configuration `old` along `steps`, or leaves it at the old one.
 ///
 /// # Errors
 /// A file cannot be written, or Envoy gives no verdict.
@@ -124,10 +133,10 @@ pub(crate) fn apply(
     folder: &Path,
     courier: &Courier<'_>,
     old: &Files,
-    new: &Files,
+    steps: Vec<Step<'_>>,
 ) -> anyhow::Result<Applied> {
     let mut touched: Vec<Part> = Vec::new();
-    for Step { part, content } in steps(old, new) {
+    for Step { part, content } in steps {
         touched.push(part);
         let verdict = courier.hand_over(&part.document(folder), &content.to_string())?;
         if let Verdict::Refused(reason) = verdict {

@@ -147,7 +147,8 @@ impl Gateway {
             ));
         }
         let files = envoy::files(&plan, &layout(&plan, self.state.folder()));
-        if apply::steps(&self.files, &files).is_empty() {
+        let steps = apply::steps(&self.files, &files);
+        if steps.is_empty() {
             if std::mem::take(&mut self.behind) {
                 output::line(format_args!(
                     "{}: the file is again as what is served",
@@ -159,7 +160,7 @@ impl Gateway {
         }
         let courier = Courier::new(envoy.admin()?, &self.refusals);
         self.refusals.expect(Teller::Command);
-        let applied = apply::apply(self.state.folder(), &courier, &self.files, &files);
+        let applied = apply::apply(self.state.folder(), &courier, &self.files, steps);
         self.refusals.expect(Teller::Log);
         match applied {
             Ok(Applied::All) => {
