@@ -132,7 +132,7 @@ impl Host for EnvoyHost<'_> {
 
     fn set_header(&mut self, map: HeaderMap, name: &[u8], value: &[u8]) -> bool {
         // SAFETY: the filter is alive during its hook; name and value outlive the call, and Envoy
-        // copies them. A null value would remove the header: a slice is never null.
+        // copies them. An empty value is for Envoy the wish to remove the header.
         unsafe {
             (self.callbacks.http_set_header)(
                 self.filter,
@@ -144,6 +144,10 @@ impl Host for EnvoyHost<'_> {
     }
 
     fn add_header(&mut self, map: HeaderMap, name: &[u8], value: &[u8]) -> bool {
+        if value.is_empty() {
+            // Envoy cannot add an empty value, and says `false`, as for a map that is not there.
+            return true;
+        }
         // SAFETY: as for `set_header`.
         unsafe {
             (self.callbacks.http_add_header)(

@@ -133,7 +133,7 @@ impl<'a> Order<'a> {
     }
 }
 
-fn load(entry: PluginEntry, workers: usize, known: &mut Code) -> Result<GenerationPlugin, Refusal> {
+fn load(entry: PluginEntry, place: &Place, known: &mut Code) -> Result<GenerationPlugin, Refusal> {
     let key = CodeKey::new(&entry, place);
     let code = if let Some(code) = known.get(&key) {
         Arc::clone(code)

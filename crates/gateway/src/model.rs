@@ -57,6 +57,10 @@ pub(crate) struct Gateway {
     /// with a format of your own.
     #[serde(default)]
     pub(crate) access_log: Field<Shape<Text, AccessLog>>,
+    /// A folder for the log files of plugins (`envoy.filelog`), one file for each plugin; relative to
+    /// this file. Default: what plugins log there goes to Envoy's log.
+    #[serde(default)]
+    pub(crate) plugin_logs: Field<Text>,
     /// How much of one body may be held back, for plugins that read bodies whole and for peers that
     /// read slowly. A larger request that has to be held gets status 413. Default: `1MiB`.
     #[serde(default)]

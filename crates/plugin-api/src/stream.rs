@@ -89,10 +89,10 @@ pub trait Stream {
     /// Visits every header, name and value, in the map's order.
     fn headers(&self, map: HeaderMap, visit: &mut dyn FnMut(&[u8], &[u8]));
 
-    /// Replaces all values of a header by one. `false`: the map is not there in this phase.
+    /// Replaces all values of a header by one; an empty value removes it, as in Envoy. `false`: the map is not there in this phase.
     fn set_header(&mut self, map: HeaderMap, name: &[u8], value: &[u8]) -> bool;
 
-    /// Adds a value to those that a header has. `false`: the map is not there in this phase.
+    /// Adds a value to those that a header has; an empty value is not added. `false`: the map is not there in this phase.
     fn add_header(&mut self, map: HeaderMap, name: &[u8], value: &[u8]) -> bool;
 
     /// Removes a header with all its values. `false`: the map is not there in this phase.

@@ -207,7 +207,13 @@ impl<H: Host> Stream for View<'_, H> {
 
     fn set_header(&mut self, map: HeaderMap, name: &[u8], value: &[u8]) -> bool {
         if self.is_local(map) {
-            self.change_local(map, |local| local.set(name, value))
+            self.change_local(map, |local| {
+                if value.is_empty() {
+                    local.remove(name);
+                } else {
+                    local.set(name, value);
+                }
+            })
         } else {
             self.host.set_header(map, name, value)
         }
@@ -215,7 +221,11 @@ impl<H: Host> Stream for View<'_, H> {
 
     fn add_header(&mut self, map: HeaderMap, name: &[u8], value: &[u8]) -> bool {
         if self.is_local(map) {
-            self.change_local(map, |local| local.add(name, value))
+            self.change_local(map, |local| {
+                if !value.is_empty() {
+                    local.add(name, value);
+                }
+            })
         } else {
             self.host.add_header(map, name, value)
         }

@@ -24,6 +24,7 @@ pub(super) struct Built {
     pub(super) listeners: Vec<Listener>,
     pub(super) admin: Option<SocketAddr>,
     pub(super) access_log: Option<AccessLog>,
+    pub(super) plugin_logs: Option<String>,
     pub(super) body_limit: u32,
     pub(super) workers: Option<u32>,
     pub(super) uses: Vec<Use>,
@@ -59,6 +60,10 @@ pub(super) fn build(context: &mut Context<'_>, sources: &[Source]) -> Built {
     Built {
         admin,
         access_log: access_log(context, origin, gateway_value),
+        plugin_logs: gateway_value
+            .plugin_logs
+            .value()
+            .map(|folder| context.loader.absolute(&origin.join(&folder.0))),
         body_limit: gateway_value
             .body_limit
             .value()

@@ -355,7 +355,7 @@ impl Scopes<'_, '_> {
         }
     }
 
-    fn filter(&self, gateway: &gateway::Built, states: &BTreeMap<String, State>) -> FilterConfig {
+    fn filter(&self, gateway: &Built, states: &BTreeMap<String, State>) -> FilterConfig {
         let plugins = self
             .plugins
             .iter()
