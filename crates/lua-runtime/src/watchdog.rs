@@ -2,7 +2,7 @@
 //!
 //! While calls come, it looks at all VMs every [`TICK`]. When none has come for a while it parks, and
 //! the next call wakes it: a process without traffic has no ticking thread, and one with traffic
-//! pays two atomic stores a call.
+//! pays a few atomic stores a call.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
@@ -54,11 +54,11 @@ pub(crate) fn register(watch: &Arc<Watch>) {
     }
 }
 
-/// A call begins that may take `budget`. Its end is [`Watch::end`].
+/// A call begins on this thread that may run for `budget`. Its end is [`Watch::end`].
 pub(crate) fn begin(watch: &Watch, budget: Duration) {
     let watchdog = &*WATCHDOG;
     let deadline = watchdog.began.elapsed() + budget;
-    watch.begin(deadline.as_nanos() as u64);
+    watch.begin(deadline.as_nanos() as u64, budget.as_nanos() as u64);
     if watchdog.asleep.load(Ordering::SeqCst) && watchdog.asleep.swap(false, Ordering::SeqCst) {
         wake(watchdog);
     }

@@ -7,6 +7,10 @@
 //! instead, there and at each instruction after it, until control is back in the host. LuaJIT is built with `LUAJIT_ENABLE_CHECKHOOK`, else
 //! compiled loops would not see the hook.
 //!
+//! Time is what the worker's thread ran, not what went by on the wall: a thread that a busy machine
+//! does not let run must not cost a stream its plugin. Reading that clock takes a system call, so only
+//! the watchdog does it, from the moment in which it first sees a call.
+//!
 //! The trap is a call that ends in the moment in which the watchdog finds it overdue. The deadline
 //! decides: the watchdog may touch the VM only if it has changed the deadline to `OVERDUE`, and the
 //! worker, finding `OVERDUE` at the end of a call, takes the lock that the watchdog holds meanwhile.
@@ -17,7 +21,7 @@
 //! latter.
 
 use std::ffi::c_int;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use mlua_sys::{lua_Debug, lua_State};
@@ -33,9 +37,51 @@ pub(crate) struct OverBudget;
 #[derive(Debug)]
 pub(crate) struct Watch {
     deadline: AtomicU64,
-    /// How often the hook of the overdue call was set.
-    hook: Mutex<u32>,
+    /// How long the call may run, in nanoseconds.
+    budget: AtomicU64,
+    /// The clock of the thread that the call runs on.
+    clock: AtomicI32,
+    hook: Mutex<Hook>,
     lua: *mut lua_State,
+}
+
+/// What the watchdog keeps of the call that it saw last.
+#[derive(Debug, Default)]
+struct Hook {
+    /// How often the hook of the overdue call was set.
+    times: u32,
+    /// The call, by its deadline.
+    call: u64,
+    /// How long its thread had run when it was first seen; none: nobody knows.
+    ran: Option<u64>,
+}
+
+thread_local! {
+    /// The clock that tells other threads how long this one has run.
+    static CLOCK: libc::clockid_t = {
+        let mut clock = NO_CLOCK;
+        // SAFETY: a thread may ask for its own clock; the answer goes where `clock` is.
+        let result = unsafe { libc::pthread_getcpuclockid(libc::pthread_self(), &raw mut clock) };
+        if result == 0 { clock } else { NO_CLOCK }
+    };
+}
+
+/// No thread's clock.
+const NO_CLOCK: libc::clockid_t = -1;
+
+/// How long the thread of a clock has run, in nanoseconds; none when it is gone.
+fn running_time(clock: libc::clockid_t) -> Option<u64> {
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: the answer goes where `time` is; a clock that is none is an error.
+    let result = unsafe { libc::clock_gettime(clock, &raw mut time) };
+    if clock == NO_CLOCK || result != 0 {
+        return None;
+    }
+    let seconds = u64::try_from(time.tv_sec).ok()?;
+    Some(seconds * 1_000_000_000 + u64::try_from(time.tv_nsec).ok()?)
 }
 
 // SAFETY: `lua` is used by another thread only in `look`, only while the deadline is `OVERDUE`, that
@@ -57,13 +103,19 @@ impl Watch {
     pub(super) fn new(lua: *mut lua_State) -> Self {
         Self {
             deadline: AtomicU64::new(IDLE),
-            hook: Mutex::new(0),
+            budget: AtomicU64::new(0),
+            clock: AtomicI32::new(NO_CLOCK),
+            hook: Mutex::default(),
             lua,
         }
     }
 
-    /// A call begins that has to be over at `deadline` (nanoseconds of the watchdog's clock).
-    pub(crate) fn begin(&self, deadline: u64) {
+    /// A call begins on this thread that may run for `budget` nanoseconds, and so is not over time
+    /// before `deadline` (nanoseconds of the watchdog's clock).
+    pub(crate) fn begin(&self, deadline: u64, budget: u64) {
+        self.budget.store(budget, Ordering::Relaxed);
+        self.clock
+            .store(CLOCK.with(|clock| *clock), Ordering::Relaxed);
         // SeqCst: the watchdog, before it sleeps, says so and then looks at the deadlines; a worker
         // sets its deadline and then looks whether it sleeps. One of them sees the other.
         self.deadline
@@ -75,8 +127,8 @@ impl Watch {
         if self.deadline.swap(IDLE, Ordering::AcqRel) != OVERDUE {
             return Ok(());
         }
-        let mut times = self.hook.lock().unwrap_or_else(PoisonError::into_inner);
-        *times = 0;
+        let mut hook = self.hook.lock().unwrap_or_else(PoisonError::into_inner);
+        hook.times = 0;
         // SAFETY: this thread is the one that uses the VM, and the watchdog, which might have been
         // setting the hook, has let go of the lock. Setting it first has LuaJIT write its dispatch
         // tables anew, in case that both changed them at once.
@@ -87,16 +139,17 @@ impl Watch {
         Err(OverBudget)
     }
 
-    /// Looks at the VM, and interrupts its call if that is overdue at `now`.
+    /// Looks at the VM, and interrupts its call if `now` is after its deadline and it has run for its
+    /// budget.
     pub(crate) fn look(&self, now: u64) -> Sight {
         let deadline = self.deadline.load(Ordering::SeqCst);
         if deadline == IDLE {
             return Sight::Idle;
         }
-        if deadline > now && deadline != OVERDUE {
+        let mut hook = self.hook.lock().unwrap_or_else(PoisonError::into_inner);
+        if deadline != OVERDUE && !self.is_over_time(&mut hook, deadline, now) {
             return Sight::Busy;
         }
-        let mut times = self.hook.lock().unwrap_or_else(PoisonError::into_inner);
         let claimed = deadline == OVERDUE && self.deadline.load(Ordering::SeqCst) == OVERDUE
             || self
                 .deadline
@@ -110,14 +163,34 @@ impl Watch {
                 // may be lost: it is set again each time, and now and then taken off before that,
                 // which makes LuaJIT write the tables anew. Not each time, as the plugin runs free in
                 // between.
-                if *times % 16 == 15 {
+                if hook.times % 16 == 15 {
                     set_hook(self.lua, None);
                 }
                 set_hook(self.lua, Some(interrupt));
             }
-            *times = times.wrapping_add(1);
+            hook.times = hook.times.wrapping_add(1);
         }
         Sight::Busy
+    }
+
+    /// Whether the call with this deadline has run for its budget. A call that began meanwhile may
+    /// lend its clock or its budget to this question; it has another deadline, so no harm comes of it.
+    fn is_over_time(&self, hook: &mut Hook, deadline: u64, now: u64) -> bool {
+        let clock = self.clock.load(Ordering::Relaxed);
+        if hook.call != deadline {
+            hook.call = deadline;
+            hook.ran = running_time(clock);
+        }
+        if now < deadline {
+            return false;
+        }
+        match (hook.ran, running_time(clock)) {
+            (Some(then), Some(now)) => {
+                now.saturating_sub(then) >= self.budget.load(Ordering::Relaxed)
+            }
+            // Without the thread's clock, the wall's has to do.
+            _ => true,
+        }
     }
 }
 
@@ -152,5 +225,41 @@ unsafe extern "C-unwind" fn interrupt(lua: *mut lua_State, _: *mut lua_Debug) {
         mlua_sys::lua_pushstring_(lua, c"the time budget of the call is used up".as_ptr());
         mlua_sys::lua_concat(lua, 2);
         mlua_sys::lua_error(lua)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use super::*;
+
+    #[test]
+    fn only_time_that_the_thread_runs_counts() {
+        // Without a VM: nothing may touch it here.
+        let watch = Watch::new(std::ptr::null_mut());
+        let budget = 5_000_000;
+        watch.begin(budget, budget);
+        assert_eq!(watch.look(1), Sight::Busy);
+        std::thread::sleep(Duration::from_millis(20));
+        assert_eq!(watch.look(20_000_000), Sight::Busy);
+        assert_eq!(watch.end(), Ok(()));
+        assert_eq!(watch.look(30_000_000), Sight::Idle);
+    }
+
+    #[test]
+    fn a_thread_that_runs_uses_up_its_budget() {
+        let watch = Watch::new(std::ptr::null_mut());
+        watch.begin(1, 5_000_000);
+        let mut hook = Hook::default();
+        assert!(
+            !watch.is_over_time(&mut hook, 1, 2),
+            "it has only just been seen"
+        );
+        let began = Instant::now();
+        while !watch.is_over_time(&mut hook, 1, 2) {
+            assert!(began.elapsed() < Duration::from_secs(10));
+        }
+        assert!(began.elapsed() >= Duration::from_millis(5));
     }
 }
