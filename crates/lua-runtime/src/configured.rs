@@ -7,7 +7,7 @@ use outrider_plugin_api::{
     Stream, Wake,
 };
 
-use crate::ffi::{Context, LuaError, LuaErrorKind, Outcome, Pending, Step, Thread};
+use crate::ffi::{Context, LuaError, LuaErrorKind, Outcome, Pending, Step, Thread, place_of};
 use crate::plugin::{Core, Held};
 use crate::streams::{Lookup, Paused, Wait};
 use crate::vm::{Documents, Intake, Vm};
@@ -71,7 +71,13 @@ impl LuaConfigured {
                     stream.log(LogLevel::Debug, &format!("{}\n{calls}", error.message));
                 }
                 vm.state.release(thread);
-                return Err(self.failed(held, error));
+                let mut fault = self.failed(held, error);
+                if place_of(&fault.message).is_empty() {
+                    // Such as an error about the arguments of a function that was called last.
+                    let place = self.core.handler_place(handler_number(phase));
+                    fault.message = format!("{place}{}", fault.message);
+                }
+                return Err(fault);
             }
         };
         vm.state.tidy();

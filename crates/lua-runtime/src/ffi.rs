@@ -21,5 +21,7 @@ mod watch;
 
 pub(crate) use call::Pending;
 pub(crate) use priority::lower_thread_priority;
-pub(crate) use state::{Context, Entry, LuaError, LuaErrorKind, Outcome, State, Step, Thread};
+pub(crate) use state::{
+    Context, Entry, LuaError, LuaErrorKind, Outcome, State, Step, Thread, place_of,
+};
 pub(crate) use watch::{Sight, Watch};

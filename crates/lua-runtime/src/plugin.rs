@@ -1,5 +1,6 @@
 //! One version of a Lua plugin: its VMs, one a worker, and one on which configurations are checked.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
@@ -39,6 +40,8 @@ pub(crate) struct Core {
     pub(crate) time_budget: Duration,
     memory_budget: usize,
     workers: Vec<WorkerVm>,
+    /// `file:line: ` where each handler begins, by the handler's number.
+    handler_places: BTreeMap<usize, String>,
     next_configuration: AtomicI32,
 }
 
@@ -73,6 +76,11 @@ impl Core {
                 .push(id);
             worker.has_released.store(true, Ordering::Release);
         }
+    }
+
+    /// Where a handler begins, for errors that name no place.
+    pub(crate) fn handler_place(&self, number: usize) -> &str {
+        self.handler_places.get(&number).map_or("", String::as_str)
     }
 
     /// Puts a new VM in the place of one that used up its memory.
@@ -154,6 +162,7 @@ impl LuaPlugin {
                 shared,
                 time_budget,
                 memory_budget,
+                handler_places: handler_places(results),
                 workers,
                 // 0 is no configuration.
                 next_configuration: AtomicI32::new(1),
@@ -225,6 +234,15 @@ fn load_message(error: &LuaError) -> String {
         LuaErrorKind::Time => format!("{} (it was loading)", error.message),
         LuaErrorKind::Error | LuaErrorKind::Memory => error.message.clone(),
     }
+}
+
+/// The places that the SDK reported, from kind 11 on.
+fn handler_places(results: Vec<(i32, String)>) -> BTreeMap<usize, String> {
+    results
+        .into_iter()
+        .filter_map(|(kind, place)| Some((usize::try_from(kind - 10).ok()?, place)))
+        .filter(|(number, _)| *number > 0)
+        .collect()
 }
 
 /// What the SDK found: a digit for each handler, in the order of `NAMES` in `plugin.lua`.

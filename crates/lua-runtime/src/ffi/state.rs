@@ -541,7 +541,7 @@ fn count(length: usize) -> c_int {
 }
 
 /// `file.lua:12: `, if a message begins so.
-fn place_of(message: &str) -> &str {
+pub(crate) fn place_of(message: &str) -> &str {
     let mut from = 0;
     while let Some(found) = message.get(from..).and_then(|rest| rest.find(".lua:")) {
         let digits = from + found + ".lua:".len();

@@ -172,6 +172,10 @@ function plugin.load()
     local mask = ""
     for i = 1, #NAMES do
         any = any or found[i]
+        if found[i] then
+            local info = getinfo(found[i], "S")
+            result(10 + i, info.short_src .. ":" .. info.linedefined .. ": ")
+        end
         mask = mask .. (found[i] and "1" or "0")
     end
     if not any then

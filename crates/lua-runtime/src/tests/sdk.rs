@@ -140,6 +140,10 @@ fn a_wrong_argument_names_the_plugin_s_line() {
             "probe/main.lua:3: no metric has this id; ids come from envoy.define_metric",
         ),
         (
+            "\nreturn envoy.sleep('x')",
+            "probe/main.lua:2: envoy.sleep takes a number of milliseconds",
+        ),
+        (
             "envoy.sleep('x')",
             "probe/main.lua:3: envoy.sleep takes a number of milliseconds",
         ),
