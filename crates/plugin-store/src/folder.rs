@@ -28,7 +28,7 @@ pub(crate) fn open(folder: &Path) -> Result<PluginPackage, Vec<Problem>> {
     if !manifest_file.exists() {
         return Err(vec![of_whole(
             folder,
-            format!("there is no {MANIFEST} in this folder"),
+            format!("there is no {MANIFEST} in the folder {}", folder.display()),
             Some("a plugin is a folder with a plugin.yaml in it, or a file that ends in .lua"),
         )]);
     }
@@ -89,7 +89,7 @@ pub(crate) fn open_single(file: &Path) -> Result<PluginPackage, Vec<Problem>> {
     let (Some(name), Some(stem)) = (name, stem) else {
         return Err(vec![of_whole(
             file,
-            "this file is not a plugin",
+            format!("the file {} is not a plugin", file.display()),
             Some("a plugin is a folder with a plugin.yaml in it, or a file that ends in .lua"),
         )]);
     };

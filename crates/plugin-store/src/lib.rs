@@ -33,7 +33,9 @@ pub fn open(source: &Path) -> Result<PluginPackage, Vec<Problem>> {
         vec![problems::of_whole(
             source,
             match error.kind() {
-                std::io::ErrorKind::NotFound => "there is no such file or folder".to_owned(),
+                std::io::ErrorKind::NotFound => {
+                    format!("there is no file or folder {}", source.display())
+                }
                 _ => format!("cannot be read: {error}"),
             },
             Some("a plugin is a folder with a plugin.yaml in it, or a file that ends in .lua"),
