@@ -82,6 +82,8 @@ fn health_check(check: &HealthCheck, protocol: UpstreamProtocol) -> Value {
     }
     json!({
         "interval": duration(check.interval),
+        // Without it, an upstream that has had no request yet is asked once a minute.
+        "no_traffic_interval": duration(check.interval),
         "timeout": duration(check.timeout),
         "healthy_threshold": check.healthy_threshold,
         "unhealthy_threshold": check.unhealthy_threshold,
