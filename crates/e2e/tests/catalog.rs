@@ -43,7 +43,10 @@ struct Entry {
 impl Entry {
     fn name(&self) -> String {
         let file = self.case.file.strip_prefix(&root().display().to_string());
-        let file = file.unwrap_or(&self.case.file).trim_start_matches('/').to_owned();
+        let file = file
+            .unwrap_or(&self.case.file)
+            .trim_start_matches('/')
+            .to_owned();
         format!("{file}:{}: {}", self.case.line, self.case.name)
     }
 
@@ -68,10 +71,18 @@ fn entries() -> Vec<Entry> {
         let cases = load_cases(&folder.join(&plugin).join("cases"))
             .unwrap_or_else(|problems| panic!("{problems:#?}"));
         for (number, case) in cases.into_iter().enumerate() {
-            entries.push(Entry { id: format!("{plugin}-{number}"), plugin: plugin.clone(), case });
+            entries.push(Entry {
+                id: format!("{plugin}-{number}"),
+                plugin: plugin.clone(),
+                case,
+            });
         }
     }
-    assert!(entries.len() >= 100, "only {} cases; are they all there?", entries.len());
+    assert!(
+        entries.len() >= 100,
+        "only {} cases; are they all there?",
+        entries.len()
+    );
     entries
 }
 
@@ -104,7 +115,11 @@ impl Check {
             }
             let (expected, got) = (expected.as_slice(), values(got, name));
             if expected != got {
-                self.differs(&format!("{what} `{name}`"), format!("{expected:?}"), format!("{got:?}"));
+                self.differs(
+                    &format!("{what} `{name}`"),
+                    format!("{expected:?}"),
+                    format!("{got:?}"),
+                );
             }
         }
     }
@@ -120,7 +135,11 @@ impl Check {
             }
         }
         self.fields(&format!("{what} header"), &expected.headers, &got.headers);
-        self.fields(&format!("{what} trailer"), &expected.trailers, &got.trailers);
+        self.fields(
+            &format!("{what} trailer"),
+            &expected.trailers,
+            &got.trailers,
+        );
         let text = String::from_utf8_lossy(&got.body);
         if let Some(expected) = &expected.body {
             self.equal(&format!("{what} body"), expected, &text);
@@ -128,7 +147,11 @@ impl Check {
         if let Some(part) = &expected.body_contains
             && !text.contains(part)
         {
-            self.differs(&format!("{what} body"), format!("something with {part:?}"), text);
+            self.differs(
+                &format!("{what} body"),
+                format!("something with {part:?}"),
+                text,
+            );
         }
     }
 
@@ -137,10 +160,12 @@ impl Check {
             self.differences.is_empty(),
             "{} differences:\n{}",
             self.differences.len(),
-            self.differences.iter().fold(String::new(), |mut text, difference| {
-                writeln!(text, "{difference}").unwrap();
-                text
-            })
+            self.differences
+                .iter()
+                .fold(String::new(), |mut text, difference| {
+                    writeln!(text, "{difference}").unwrap();
+                    text
+                })
         );
     }
 }
@@ -148,7 +173,10 @@ impl Check {
 fn fields(said: &BTreeMap<String, Values>) -> Fields {
     said.iter()
         .flat_map(|(name, values)| {
-            values.as_slice().iter().map(|value| (name.clone(), value.clone()))
+            values
+                .as_slice()
+                .iter()
+                .map(|value| (name.clone(), value.clone()))
         })
         .collect()
 }
@@ -160,11 +188,20 @@ fn answer(step: &Step) -> Answer {
         Some(body) => AnswerBody::Whole(body.clone().into()),
         None if upstream.chunks.is_empty() => Answer::default().body,
         None => AnswerBody::Pieces(
-            upstream.chunks.iter().map(|chunk| chunk.clone().into()).collect(),
+            upstream
+                .chunks
+                .iter()
+                .map(|chunk| chunk.clone().into())
+                .collect(),
             fields(&upstream.trailers),
         ),
     };
-    Answer { status: upstream.status, headers: fields(&upstream.headers), body, ..Answer::default() }
+    Answer {
+        status: upstream.status,
+        headers: fields(&upstream.headers),
+        body,
+        ..Answer::default()
+    }
 }
 
 /// What a callout of a step gets.
@@ -184,7 +221,9 @@ fn callout_answer(callout: &Callout) -> Answer {
 }
 
 fn fails_by(step: &Step, failure: Failure) -> bool {
-    step.callouts.iter().any(|callout| callout.answer.failure == Some(failure))
+    step.callouts
+        .iter()
+        .any(|callout| callout.answer.failure == Some(failure))
 }
 
 fn request(entry: &Entry, number: usize, step: &Step) -> Request {
@@ -205,15 +244,25 @@ fn request(entry: &Entry, number: usize, step: &Step) -> Request {
     for (name, value) in fields(&said.trailers) {
         request = request.trailer(&name, &value);
     }
-    let wants_trailers =
-        step.expect.response.as_ref().is_some_and(|response| !response.trailers.is_empty());
-    if wants_trailers { request.accept_trailers() } else { request }
+    let wants_trailers = step
+        .expect
+        .response
+        .as_ref()
+        .is_some_and(|response| !response.trailers.is_empty());
+    if wants_trailers {
+        request.accept_trailers()
+    } else {
+        request
+    }
 }
 
 /// A response in the form of a request that was received, so that both are compared by one function.
 fn as_received(response: &Response) -> Received {
     let fields = |headers: &outrider_lab::Headers| -> Fields {
-        headers.iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
+        headers
+            .iter()
+            .map(|(name, value)| (name.to_owned(), value.to_owned()))
+            .collect()
     };
     Received {
         method: String::new(),
@@ -234,7 +283,11 @@ fn yaml(
     callouts: &BTreeMap<String, Scripted>,
 ) -> String {
     let limit = limit.map_or_else(|| "1MiB".to_owned(), |limit| format!("{limit}B"));
-    let protocol = if protocol == Protocol::Http1 { "http1" } else { "http2" };
+    let protocol = if protocol == Protocol::Http1 {
+        "http1"
+    } else {
+        "http2"
+    };
     let mut text = format!(
         "gateway:\n  listeners: [{{name: main, address: '{{listen}}'}}]\n  admin: '{{admin}}'\n  \
          body_limit: {limit}\n  workers: 1\n  access_log: {{path: access.log, format: \
@@ -246,7 +299,12 @@ fn yaml(
     }
     text.push_str("plugins:\n");
     for entry in entries {
-        writeln!(text, "  {}: {{source: '{{plugins}}/{}'}}", entry.id, entry.plugin).unwrap();
+        writeln!(
+            text,
+            "  {}: {{source: '{{plugins}}/{}'}}",
+            entry.id, entry.plugin
+        )
+        .unwrap();
     }
     text.push_str("projects:\n  - name: cases\n    hosts: ['*']\n    use:\n");
     for entry in entries {
@@ -308,13 +366,26 @@ async fn replay(check: &mut Check, entries: &[&Entry], limit: Option<usize>, pro
             }
             check.place = place;
             if let Some(expected) = &step.expect.details {
-                details.insert((entry.id.clone(), number), (check.place.clone(), expected.clone()));
+                details.insert(
+                    (entry.id.clone(), number),
+                    (check.place.clone(), expected.clone()),
+                );
             }
-            play(check, &gateway, &target, &upstream, &mut services, (*entry, number, step)).await;
+            play(
+                check,
+                &gateway,
+                &target,
+                &upstream,
+                &mut services,
+                (*entry, number, step),
+            )
+            .await;
         }
     }
     // A fault that no case expects would show in these counters.
-    let failed = gateway.not_zero(r"outrider\.plugin\..*\.errors\.\w+").unwrap();
+    let failed = gateway
+        .not_zero(r"outrider\.plugin\..*\.errors\.\w+")
+        .unwrap();
     let expected: BTreeSet<&str> = entries
         .iter()
         .filter(|entry| entry.steps().iter().any(|step| step.expect.fault.is_some()))
@@ -329,12 +400,18 @@ async fn replay(check: &mut Check, entries: &[&Entry], limit: Option<usize>, pro
     let log = gateway.folder().join("access.log");
     // Envoy has written its log out when it has ended; the folder goes with the gateway.
     gateway.interrupt().unwrap();
-    gateway.output.wait("stopped", Duration::from_secs(20)).unwrap();
+    gateway
+        .output
+        .wait("stopped", Duration::from_secs(20))
+        .unwrap();
     let lines = fs::read_to_string(log).unwrap();
     gateway.wait_end().unwrap();
     for ((id, number), (place, expected)) in details {
         let begin = format!("{id} {number} ");
-        let got = lines.lines().find_map(|line| line.strip_prefix(&begin)).unwrap_or("no line");
+        let got = lines
+            .lines()
+            .find_map(|line| line.strip_prefix(&begin))
+            .unwrap_or("no line");
         check.place = place;
         check.equal("the response-code detail", &expected, got);
     }
@@ -350,7 +427,10 @@ async fn play(
 ) {
     upstream.script([answer(step)]);
     for (name, service) in services.iter_mut() {
-        let answers = step.callouts.iter().filter(|callout| callout.expect.upstream == *name);
+        let answers = step
+            .callouts
+            .iter()
+            .filter(|callout| callout.expect.upstream == *name);
         service.script(answers.map(callout_answer));
         if fails_by(step, Failure::Refused) {
             service.refuse().await;
@@ -365,8 +445,14 @@ async fn play(
         Err(error) => return check.differs("the response", "one", error.to_string()),
     };
     let took = began.elapsed();
-    let Expect { upstream_request, response: expected, delay_ms, log, fault, details: _ } =
-        &step.expect;
+    let Expect {
+        upstream_request,
+        response: expected,
+        delay_ms,
+        log,
+        fault,
+        details: _,
+    } = &step.expect;
     let reached = upstream.received();
     match (upstream_request, reached.as_slice()) {
         (None, _) | (Some(ExpectedRequest::Text(_)), []) => {}
@@ -393,11 +479,19 @@ async fn play(
     if let Some(delay) = delay_ms
         && took < Duration::from_millis(*delay)
     {
-        check.differs("the time that it takes", format!("at least {delay} ms"), format!("{took:?}"));
+        check.differs(
+            "the time that it takes",
+            format!("at least {delay} ms"),
+            format!("{took:?}"),
+        );
     }
     for text in log.iter().chain(fault) {
         if let Err(error) = gateway.output.wait_after(mark, text, SOON) {
-            check.differs("the log", format!("a line with {text:?}"), error.to_string());
+            check.differs(
+                "the log",
+                format!("a line with {text:?}"),
+                error.to_string(),
+            );
         }
     }
     callouts(check, step, services);
@@ -414,15 +508,27 @@ fn callouts(check: &mut Check, step: &Step, services: &BTreeMap<String, Scripted
             .filter(|callout| callout.answer.failure != Some(Failure::Refused))
             .collect();
         if made.len() != expected.len() {
-            check.differs(&format!("callouts to {name}"), expected.len().to_string(), format!("{made:?}"));
+            check.differs(
+                &format!("callouts to {name}"),
+                expected.len().to_string(),
+                format!("{made:?}"),
+            );
             continue;
         }
         for (callout, made) in expected.iter().zip(&made) {
             let said = &callout.expect;
             let what = format!("callout to {name}:");
-            for (name, got) in [(":authority", &made.host), (":method", &made.method), (":path", &made.path)] {
+            for (name, got) in [
+                (":authority", &made.host),
+                (":method", &made.method),
+                (":path", &made.path),
+            ] {
                 if let Some(expected) = said.headers.get(name) {
-                    check.equal(&format!("{what} `{name}`"), &expected.as_slice().join(","), got);
+                    check.equal(
+                        &format!("{what} `{name}`"),
+                        &expected.as_slice().join(","),
+                        got,
+                    );
                 }
             }
             let message = ExpectedMessage {
@@ -441,7 +547,10 @@ async fn replay_all(protocol: Protocol) {
     let entries = entries();
     let mut by_limit: BTreeMap<Option<usize>, Vec<&Entry>> = BTreeMap::new();
     for entry in entries.iter().filter(|entry| !entry.steps().is_empty()) {
-        by_limit.entry(entry.case.body_limit).or_default().push(entry);
+        by_limit
+            .entry(entry.case.body_limit)
+            .or_default()
+            .push(entry);
     }
     let mut check = Check::default();
     for (limit, entries) in &by_limit {
@@ -481,9 +590,10 @@ fn every_refused_configuration_is_refused_by_the_module() {
         .filter(|entry| !entry.steps().is_empty() && entry.case.route_config.is_none())
         .map(|entry| (entry.plugin.as_str(), entry))
         .collect();
-    let mut yaml = "gateway:\n  listeners: [{name: main, address: '{listen}'}]\n  admin: '{admin}'\n  \
+    let mut yaml =
+        "gateway:\n  listeners: [{name: main, address: '{listen}'}]\n  admin: '{admin}'\n  \
                     workers: 1\nplugins:\n"
-        .to_owned();
+            .to_owned();
     for name in &names {
         writeln!(yaml, "  {name}: {{source: '{{plugins}}/{name}'}}").unwrap();
     }
@@ -517,14 +627,24 @@ fn every_refused_configuration_is_refused_by_the_module() {
             Verdict::Taken => check.differs("the configuration", "refused", "taken"),
             Verdict::Refused => {
                 if let Err(error) = gateway.output.wait_after(mark, message, SOON) {
-                    check.differs("the reason", format!("a line with {message:?}"), error.to_string());
+                    check.differs(
+                        "the reason",
+                        format!("a line with {message:?}"),
+                        error.to_string(),
+                    );
                 }
             }
         }
         refused += 1;
     }
-    assert!(refused >= 10, "only {refused} cases are refused; are they all there?");
-    assert_eq!(gateway.hand_over("ecds.json", &good).unwrap(), Verdict::Taken);
+    assert!(
+        refused >= 10,
+        "only {refused} cases are refused; are they all there?"
+    );
+    assert_eq!(
+        gateway.hand_over("ecds.json", &good).unwrap(),
+        Verdict::Taken
+    );
     gateway.stop_after_refusals().unwrap();
     check.report();
 }

@@ -298,7 +298,10 @@ async fn a_thousand_updates_under_load() {
         let summary = load.stop().await;
         let failed = gateway.not_zero(r"\.errors\.\w+").unwrap();
         let said = gateway.output.lines();
-        let said: Vec<&String> = said.iter().filter(|line| line.contains("failed in")).collect();
+        let said: Vec<&String> = said
+            .iter()
+            .filter(|line| line.contains("failed in"))
+            .collect();
         assert!(summary.is_clean(), "{summary}\n{failed:#?}\n{said:#?}");
         total += summary.requests;
     }

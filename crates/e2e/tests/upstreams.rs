@@ -1,0 +1,193 @@
+//! Upstreams and listeners beyond the plain: TLS on both sides, ALPN, load balancing, health checks,
+//! names that are looked up.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test, its helpers included, fails by panicking"
+)]
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use outrider_e2e::{Gateway, GatewayOptions};
+use outrider_lab::client::{Request, Target};
+use outrider_lab::echo::{Echo, EchoOptions};
+use outrider_lab::tls::{Identity, Trust};
+
+const SOON: Duration = Duration::from_secs(10);
+
+const STAMP: &str = "
+local handler = { version = 'v2' }
+function handler:on_request_header() envoy.req.set_header('x-stamp', envoy.streaminfo.protocol()) end
+return handler
+";
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tls_on_both_sides() {
+    let identity = Identity::generate(&["shop.example.com", "localhost"]).unwrap();
+    let other = Identity::generate(&["other.example.com"]).unwrap();
+    let secure = |name: &str, identity: &Identity| EchoOptions {
+        tls: Some(identity.clone()),
+        ..EchoOptions::named(name)
+    };
+    let good = Echo::start_with(secure("good", &identity)).await.unwrap();
+    let wrong = Echo::start_with(secure("wrong", &other)).await.unwrap();
+    let yaml = "
+gateway:
+  listeners:
+    - {name: both, address: '{listen}', tls: {certificate: certs/gateway.pem, private_key: certs/gateway.key}}
+    - {name: old, address: 'OLD', protocols: [http1], tls: {certificate: certs/gateway.pem, private_key: certs/gateway.key}}
+  admin: '{admin}'
+  use: [stamp]
+plugins: {stamp: {source: stamp.lua}}
+projects:
+  - name: shop
+    hosts: ['*']
+    routes:
+      - {match: {prefix: /wrong-name}, to: wrong-name}
+      - {match: {prefix: /wrong-authority}, to: wrong-authority}
+      - {match: {prefix: /unchecked}, to: unchecked}
+      - {match: {prefix: /}, to: good}
+upstreams:
+  good: {endpoints: ['GOOD'], protocol: http2, tls: {sni: shop.example.com, ca: certs/gateway.pem}}
+  wrong-name: {endpoints: ['GOOD'], tls: {sni: elsewhere.example.com, ca: certs/gateway.pem}}
+  wrong-authority: {endpoints: ['WRONG'], tls: {sni: other.example.com, ca: certs/gateway.pem}}
+  unchecked: {endpoints: ['WRONG'], tls: {sni: other.example.com, ca: none}}
+";
+    let old = outrider_e2e::free_address().unwrap();
+    let yaml = yaml
+        .replace("OLD", &old.to_string())
+        .replace("GOOD", &good.address().to_string())
+        .replace("WRONG", &wrong.address().to_string());
+    let files = [
+        ("stamp.lua", STAMP),
+        ("certs/gateway.pem", identity.certificate.as_str()),
+        ("certs/gateway.key", identity.private_key.as_str()),
+    ];
+    let gateway = Gateway::start_with(&yaml, &files, GatewayOptions::default()).unwrap();
+    let trust = || Trust::Authority(identity.certificate.clone());
+    let tls = |target: Target| target.with_tls("shop.example.com", trust());
+    for (target, protocol) in [
+        (tls(gateway.http1()), "HTTP/1.1"),
+        (tls(gateway.http2()), "HTTP/2"),
+        (tls(Target::http1(old)), "HTTP/1.1"),
+    ] {
+        let response = target.send(Request::get("/status/200")).await.unwrap();
+        assert_eq!(response.status, 200, "{}", response.text());
+        let seen = response.json();
+        assert_eq!(seen["headers"]["x-stamp"][0], protocol);
+        assert_eq!(seen["headers"]["x-forwarded-proto"][0], "https");
+        assert_eq!(seen["protocol"], "HTTP/2");
+        assert_eq!(response.headers.get("x-upstream"), Some("good"));
+        // The other end's certificate has to be of the right name, and of the right authority.
+        for path in ["/wrong-name", "/wrong-authority"] {
+            let response = target.send(Request::get(path)).await.unwrap();
+            assert_eq!(response.status, 503, "{path}");
+        }
+        let unchecked = Request::get("/unchecked").header("x-echo-path", "/status/200");
+        assert_eq!(target.send(unchecked).await.unwrap().status, 200);
+    }
+    // HTTP/2 is not offered where the listener does not speak it.
+    tls(Target::http2(old)).send(Request::get("/status/200")).await.unwrap_err();
+    gateway.stop().unwrap();
+    good.stop().await;
+    wrong.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn endpoints_share_the_requests_as_the_file_says() {
+    let one = Echo::start("one").await.unwrap();
+    let two = Echo::start("two").await.unwrap();
+    let yaml = "
+gateway:
+  listeners: [{address: '{listen}'}]
+  admin: '{admin}'
+  workers: 1
+projects:
+  - name: shop
+    hosts: ['*']
+    routes:
+      - {match: {prefix: /robin}, to: robin}
+      - {match: {prefix: /weighted}, to: weighted}
+      - {match: {prefix: /ring}, to: ring}
+      - {match: {prefix: /maglev}, to: maglev}
+      - {match: {prefix: /least}, to: least}
+      - {match: {prefix: /random}, to: random}
+      - {match: {prefix: /named}, to: named}
+upstreams:
+  robin: {endpoints: ['ONE', 'TWO']}
+  weighted: {endpoints: [{address: 'ONE', weight: 3}, {address: 'TWO', weight: 1}]}
+  ring: {endpoints: ['ONE', 'TWO'], load_balancing: ring_hash}
+  maglev: {endpoints: ['ONE', 'TWO'], load_balancing: maglev}
+  least: {endpoints: ['ONE', 'TWO'], load_balancing: least_request}
+  random: {endpoints: ['ONE', 'TWO'], load_balancing: random}
+  named: {endpoints: ['localhost:PORT']}
+"
+    .replace("ONE", &one.address().to_string())
+    .replace("TWO", &two.address().to_string())
+    .replace("PORT", &one.address().port().to_string());
+    let gateway = Gateway::start(&yaml).unwrap();
+    let shares = async |path: &str| {
+        let mut shares = BTreeMap::from([("one".to_owned(), 0), ("two".to_owned(), 0)]);
+        for _ in 0..80 {
+            let request = Request::get(path).header("x-echo-path", "/status/200");
+            let response = gateway.send(request).await.unwrap();
+            assert_eq!(response.status, 200, "{path}");
+            let upstream = response.headers.get("x-upstream").unwrap();
+            *shares.get_mut(upstream).unwrap() += 1;
+        }
+        (shares["one"], shares["two"])
+    };
+    assert_eq!(shares("/robin").await, (40, 40));
+    assert_eq!(shares("/weighted").await, (60, 20));
+    for hashed in ["/ring", "/maglev"] {
+        let (one, two) = shares(hashed).await;
+        assert!(one == 80 || two == 80, "one client, one endpoint: {hashed} {one} {two}");
+    }
+    for by_chance in ["/least", "/random"] {
+        let (one, two) = shares(by_chance).await;
+        assert!(one > 5 && two > 5, "{by_chance} {one} {two}");
+    }
+    assert_eq!(shares("/named").await, (80, 0));
+    gateway.stop().unwrap();
+    one.stop().await;
+    two.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_endpoint_that_fails_its_health_check_gets_nothing_until_it_is_well() {
+    let well = Echo::start("well").await.unwrap();
+    let mut ill = outrider_e2e::Scripted::start().await.unwrap();
+    ill.refuse().await;
+    let yaml = "
+gateway:
+  listeners: [{address: '{listen}'}]
+  admin: '{admin}'
+  workers: 1
+projects: [{name: shop, hosts: ['*'], routes: [{match: {prefix: /}, to: checked}]}]
+upstreams:
+  checked:
+    endpoints: ['WELL', 'ILL']
+    health_check: {path: /status/200, interval: 100ms, timeout: 1s, healthy_threshold: 1, unhealthy_threshold: 1}
+"
+    .replace("WELL", &well.address().to_string())
+    .replace("ILL", &ill.address().to_string());
+    let gateway = Gateway::start(&yaml).unwrap();
+    gateway.wait_stat("cluster.checked.membership_healthy", |count| count == 1).unwrap();
+    for _ in 0..20 {
+        let response = gateway.send(Request::get("/status/200")).await.unwrap();
+        assert_eq!(response.status, 200);
+    }
+    // It comes back, and answers its checks with 200.
+    ill.script(std::iter::repeat_n(outrider_e2e::Answer::default(), 10_000));
+    ill.accept().await.unwrap();
+    gateway.wait_stat("cluster.checked.membership_healthy", |count| count == 2).unwrap();
+    let began = Instant::now();
+    while !ill.received().iter().any(|request| request.path == "/ask") {
+        assert!(began.elapsed() < SOON, "it gets no request");
+        let request = Request::get("/ask").header("x-echo-path", "/status/200");
+        assert_eq!(gateway.send(request).await.unwrap().status, 200);
+    }
+    gateway.stop().unwrap();
+    well.stop().await;
+}
