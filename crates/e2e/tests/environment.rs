@@ -145,7 +145,6 @@ fn bad_tls_files() {
         let tls =
             format!("      tls: {{certificate: {certificate}, private_key: {key}}}\nprojects:");
         let yaml = yaml().replace("projects:", &tls);
-        let yaml = yaml.replace("      tls:", "      tls:");
         fs::write(path.join("outrider.yaml"), &yaml).unwrap();
         let run = outrider(path, &["up", "outrider.yaml"], &[]).unwrap();
         assert!(run.code == 1 || run.code == 3, "{certificate} {key}: {run}");

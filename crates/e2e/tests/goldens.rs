@@ -92,8 +92,8 @@ fn copy(golden: &Golden) -> (TempDir, PathBuf) {
     fs::write(&file, &text).unwrap();
     // Envoy does not make the folder of an access log.
     fs::create_dir_all(file.parent().unwrap().join("logs")).unwrap();
+    let names = Regex::new(r"[\w./-]+\.(?:pem|key|crt)").unwrap();
     for line in text.lines() {
-        let names = Regex::new(r"[\w./-]+\.(?:pem|key|crt)").unwrap();
         if names.is_match(line) {
             write_certificates(file.parent().unwrap(), line, &names);
         }

@@ -129,7 +129,7 @@ async fn envoys_statistics_count_each_plugin() {
 
     // Prometheus gets one metric for all plugins, and the plugin as a label.
     let line = prometheus("outrider_plugin_replies{").unwrap();
-    assert!(line.contains(r#"outrider_plugin="#), "{line}");
+    assert!(line.contains("outrider_plugin="), "{line}");
     let page = gateway.admin.get("/stats/prometheus").unwrap().body;
     let moody: Vec<&str> = page
         .lines()

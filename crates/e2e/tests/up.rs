@@ -327,35 +327,55 @@ async fn ctrl_c_lets_a_request_under_way_finish() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_second_ctrl_c_stops_at_once() {
     let echo = Echo::start("echo").await.unwrap();
-    let gateway =
-        Gateway::start_with(&yaml(&echo), &[("season.lua", SEASON)], GatewayOptions::default())
-            .unwrap();
+    let gateway = Gateway::start_with(
+        &yaml(&echo),
+        &[("season.lua", SEASON)],
+        GatewayOptions::default(),
+    )
+    .unwrap();
     let target = gateway.http1();
     let slow = tokio::spawn(async move { target.send(Request::get("/delay/20000")).await });
     wait("the request at the upstream", || echo.request_count() > 0).await;
     let began = Instant::now();
     gateway.interrupt().unwrap();
-    gateway.output.wait("draining; Ctrl-C again stops at once", SOON).unwrap();
+    gateway
+        .output
+        .wait("draining; Ctrl-C again stops at once", SOON)
+        .unwrap();
     gateway.interrupt().unwrap();
     let output = gateway.wait_end().unwrap();
-    assert!(began.elapsed() < Duration::from_secs(4), "{:?}", began.elapsed());
-    assert!(output.text().contains("1 request under way is cut off"), "{}", output.text());
+    assert!(
+        began.elapsed() < Duration::from_secs(4),
+        "{:?}",
+        began.elapsed()
+    );
+    assert!(
+        output.text().contains("1 request under way is cut off"),
+        "{}",
+        output.text()
+    );
     slow.await.unwrap().unwrap_err();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_envoy_that_ends_by_itself_ends_the_command_with_its_reason() {
     let echo = Echo::start("echo").await.unwrap();
-    let gateway =
-        Gateway::start_with(&yaml(&echo), &[("season.lua", SEASON)], GatewayOptions::default())
-            .unwrap();
+    let gateway = Gateway::start_with(
+        &yaml(&echo),
+        &[("season.lua", SEASON)],
+        GatewayOptions::default(),
+    )
+    .unwrap();
     let envoy = gateway.envoy_process().unwrap();
     let killed = std::process::Command::new("kill")
         .args(["-KILL", &envoy.to_string()])
         .status()
         .unwrap();
     assert!(killed.success());
-    let told = gateway.output.wait("error: Envoy ended by itself", SOON).unwrap();
+    let told = gateway
+        .output
+        .wait("error: Envoy ended by itself", SOON)
+        .unwrap();
     assert!(told.contains("signal: 9"), "{told}");
     let ended = gateway.wait_end().unwrap_err().to_string();
     assert!(ended.contains("exit status: 3"), "{ended}");

@@ -88,7 +88,10 @@ upstreams:
         assert_eq!(target.send(unchecked).await.unwrap().status, 200);
     }
     // HTTP/2 is not offered where the listener does not speak it.
-    tls(Target::http2(old)).send(Request::get("/status/200")).await.unwrap_err();
+    tls(Target::http2(old))
+        .send(Request::get("/status/200"))
+        .await
+        .unwrap_err();
     gateway.stop().unwrap();
     good.stop().await;
     wrong.stop().await;
@@ -142,7 +145,10 @@ upstreams:
     assert_eq!(shares("/weighted").await, (60, 20));
     for hashed in ["/ring", "/maglev"] {
         let (one, two) = shares(hashed).await;
-        assert!(one == 80 || two == 80, "one client, one endpoint: {hashed} {one} {two}");
+        assert!(
+            one == 80 || two == 80,
+            "one client, one endpoint: {hashed} {one} {two}"
+        );
     }
     for by_chance in ["/least", "/random"] {
         let (one, two) = shares(by_chance).await;
@@ -173,7 +179,9 @@ upstreams:
     .replace("WELL", &well.address().to_string())
     .replace("ILL", &ill.address().to_string());
     let gateway = Gateway::start(&yaml).unwrap();
-    gateway.wait_stat("cluster.checked.membership_healthy", |count| count == 1).unwrap();
+    gateway
+        .wait_stat("cluster.checked.membership_healthy", |count| count == 1)
+        .unwrap();
     for _ in 0..20 {
         let response = gateway.send(Request::get("/status/200")).await.unwrap();
         assert_eq!(response.status, 200);
@@ -181,7 +189,9 @@ upstreams:
     // It comes back, and answers its checks with 200.
     ill.script(std::iter::repeat_n(outrider_e2e::Answer::default(), 10_000));
     ill.accept().await.unwrap();
-    gateway.wait_stat("cluster.checked.membership_healthy", |count| count == 2).unwrap();
+    gateway
+        .wait_stat("cluster.checked.membership_healthy", |count| count == 2)
+        .unwrap();
     let began = Instant::now();
     while !ill.received().iter().any(|request| request.path == "/ask") {
         assert!(began.elapsed() < SOON, "it gets no request");
