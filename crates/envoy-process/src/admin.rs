@@ -84,6 +84,7 @@ impl Admin {
         let failed = |error: ureq::Error| Error::Admin {
             path: path.to_owned(),
             reason: error.to_string(),
+            busy: matches!(error, ureq::Error::Timeout(_)),
         };
         let mut response = result.map_err(failed)?;
         let status = response.status().as_u16();

@@ -89,6 +89,8 @@ pub enum Error {
         path: String,
         /// Why there is no answer.
         reason: String,
+        /// It may answer yet: time was up, as when Envoy takes in a large configuration.
+        busy: bool,
     },
 }
 

@@ -9,11 +9,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
-use outrider_envoy_process::Admin;
+use outrider_envoy_process::{Admin, Error};
 
 use crate::up::log_view::Refusals;
 
-const PATIENCE: Duration = Duration::from_secs(10);
+/// A configuration of many thousand routes takes Envoy's main thread seconds to read, and on a busy
+/// machine longer; meanwhile nothing is lost.
+const PATIENCE: Duration = Duration::from_mins(1);
 const STEP: Duration = Duration::from_millis(3);
 /// The log comes through a pipe, and may lag behind the counters.
 const LOG_PATIENCE: Duration = Duration::from_millis(500);
@@ -58,7 +60,7 @@ impl<'a> Courier<'a> {
     /// Replaces the file and waits for Envoy's verdict.
     ///
     /// # Errors
-    /// The file cannot be written, or there is no verdict within ten seconds.
+    /// The file cannot be written, Envoy is gone, or there is no verdict within a minute.
     pub(crate) fn hand_over(&self, document: &Document, text: &str) -> anyhow::Result<Verdict> {
         let before = self.counts(document)?;
         self.refusals.take();
@@ -88,8 +90,16 @@ impl<'a> Courier<'a> {
             r"^{}\.update_(success|rejected|failure)$",
             document.counters
         );
+        let start = Instant::now();
+        let stats = loop {
+            match self.admin.stats(&filter) {
+                // Envoy's main thread has no time to answer, but may yet.
+                Err(Error::Admin { busy: true, .. }) if start.elapsed() < PATIENCE => {}
+                stats => break stats?,
+            }
+        };
         let mut counts = Counts::default();
-        for (name, value) in self.admin.stats(&filter)? {
+        for (name, value) in stats {
             if name.ends_with("_success") {
                 counts.taken += value;
             } else {
