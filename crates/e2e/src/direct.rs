@@ -230,6 +230,7 @@ impl Direct {
         self.envoy.check_running()?;
         assert_no_rejections(self.envoy.admin()?)?;
         self.envoy.stop(Duration::from_secs(10));
+        self.log.assert_no_bugs()?;
         Ok(self.log)
     }
 }

@@ -243,6 +243,7 @@ impl Gateway {
                     "outrider up ended with {status}:\n{}",
                     self.output.text()
                 );
+                self.output.assert_no_bugs()?;
                 return Ok(self.output.clone());
             }
             ensure!(

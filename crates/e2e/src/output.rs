@@ -5,6 +5,15 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+/// What a log holds only when something is broken.
+const SIGNS_OF_BUGS: [&str; 5] = [
+    "panicked",
+    "assert failure",
+    "envoy bug failure",
+    "Caught ",
+    "re-entered",
+];
+
 /// Lines said so far.
 #[derive(Debug, Clone, Default)]
 pub struct Output {
@@ -45,6 +54,21 @@ impl Output {
     /// All lines as one text.
     pub fn text(&self) -> String {
         self.lines().join("\n")
+    }
+
+    /// Fails if a line tells of a bug: a panic of the module's, a broken assertion of Envoy's, or a
+    /// stream that was re-entered.
+    ///
+    /// # Errors
+    /// See above; the error tells the lines.
+    pub fn assert_no_bugs(&self) -> anyhow::Result<()> {
+        let lines = self.lines();
+        let bugs: Vec<&String> = lines
+            .iter()
+            .filter(|line| SIGNS_OF_BUGS.iter().any(|sign| line.contains(sign)))
+            .collect();
+        anyhow::ensure!(bugs.is_empty(), "bugs show in the log: {bugs:#?}");
+        Ok(())
     }
 
     /// How many lines there are: a mark for [`Output::wait_after`].
