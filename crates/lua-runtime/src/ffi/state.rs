@@ -4,7 +4,10 @@
 //! allocate nor raise; each block says why it may. Texts go in and out through the SDK's own FFI
 //! calls ([`CallState`]'s arguments and results), which Lua makes under protection.
 
-use std::ffi::{CStr, c_int, c_void};
+mod boot;
+mod errors;
+
+use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,12 +15,14 @@ use mlua_sys::{LUA_OK, LUA_REGISTRYINDEX, LUA_YIELD, lua_State};
 use outrider_plugin_api::{Metrics, Phase, Slot, Stream, Wake};
 
 use super::call::{CallState, Pending};
-use super::functions::{HOST_DECLARATION, host_address};
 use super::memory::Memory;
 use super::watch::Watch;
 use crate::shared::Shared;
 use crate::streams::Streams;
 use crate::watchdog;
+use boot::{Boot, boot, random_seed};
+use errors::HELPER_BUDGET;
+pub(crate) use errors::{LuaError, LuaErrorKind, place_of};
 
 /// Functions of the SDK that the host calls; their order is that of `sdk/boot.lua`'s result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,44 +46,6 @@ pub(crate) enum Entry {
 const ENTRIES: usize = 7;
 /// The handler table and seven handlers.
 const HANDLERS: usize = 8;
-
-/// The SDK's files. The first is run with the others as its argument.
-const SOURCES: &[(&CStr, &str)] = &[
-    (c"=sdk/boot.lua", include_str!("../sdk/boot.lua")),
-    (c"=sdk/core.lua", include_str!("../sdk/core.lua")),
-    (c"=sdk/headers.lua", include_str!("../sdk/headers.lua")),
-    (c"=sdk/body.lua", include_str!("../sdk/body.lua")),
-    (c"=sdk/json.lua", include_str!("../sdk/json.lua")),
-    (c"=sdk/wait.lua", include_str!("../sdk/wait.lua")),
-    (c"=sdk/stream.lua", include_str!("../sdk/stream.lua")),
-    (c"=sdk/metric.lua", include_str!("../sdk/metric.lua")),
-    (c"=sdk/config.lua", include_str!("../sdk/config.lua")),
-    (c"=sdk/sandbox.lua", include_str!("../sdk/sandbox.lua")),
-    (c"=sdk/plugin.lua", include_str!("../sdk/plugin.lua")),
-    #[cfg(test)]
-    (c"=sdk/trace.lua", include_str!("../tests/trace.lua")),
-];
-
-/// How long helpers of the SDK may run.
-const HELPER_BUDGET: Duration = Duration::from_millis(50);
-
-/// What went wrong in a VM.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum LuaErrorKind {
-    /// An error was raised.
-    Error,
-    /// The time budget was used up.
-    Time,
-    /// The memory budget was used up; the VM is of no use any more.
-    Memory,
-}
-
-/// An error in a VM.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct LuaError {
-    pub(crate) kind: LuaErrorKind,
-    pub(crate) message: String,
-}
 
 /// A coroutine that the host runs. It is given back with [`State::release`].
 #[derive(Debug)]
@@ -140,15 +107,6 @@ impl std::fmt::Debug for State {
             .field("memory", &self.memory.used())
             .finish_non_exhaustive()
     }
-}
-
-/// What [`boot`] takes and gives; plain data, as it may be left by a jump.
-struct Boot {
-    call: *mut CallState,
-    seed: f64,
-    budget: usize,
-    entries: [c_int; ENTRIES],
-    handlers: [c_int; HANDLERS],
 }
 
 impl State {
@@ -408,119 +366,6 @@ impl State {
             self.collected = self.memory.used();
         }
     }
-
-    /// The calls on a dead thread, one a line.
-    pub(crate) fn traceback(&mut self, thread: &Thread) -> Option<String> {
-        self.helper(Entry::Traceback, |lua| {
-            // SAFETY: moves the thread object from its own stack to the main thread's; no allocation,
-            // and there is room on both.
-            unsafe {
-                mlua_sys::lua_pushthread(thread.lua);
-                mlua_sys::lua_xmove(thread.lua, lua, 1);
-            }
-        })
-    }
-
-    /// `file:line: ` of the plugin's innermost function on a thread that failed or was interrupted.
-    fn place(&self, thread: &Thread) -> Option<String> {
-        const DEEPEST: c_int = 64;
-        let folder = format!("{}/", self.call_state().shared.folder);
-        for level in 0..DEEPEST {
-            // SAFETY: plain data, for which all zeros is a value.
-            let mut info: mlua_sys::lua_Debug = unsafe { std::mem::zeroed() };
-            // SAFETY: the thread does not run; looking at its calls neither allocates nor raises.
-            let known = unsafe {
-                mlua_sys::lua_getstack(thread.lua, level, &raw mut info) != 0
-                    && mlua_sys::lua_getinfo(thread.lua, c"Sl".as_ptr(), &raw mut info) != 0
-            };
-            if !known {
-                return None;
-            }
-            // SAFETY: LuaJIT ends the name with a zero.
-            let name = unsafe { CStr::from_ptr(info.short_src.as_ptr().cast()) };
-            let name = name.to_string_lossy();
-            if info.currentline > 0 && (name.starts_with(&folder) || name.starts_with("...")) {
-                return Some(format!("{name}:{}: ", info.currentline));
-            }
-        }
-        None
-    }
-
-    fn error(&self, over: bool, message: String) -> LuaError {
-        if self.memory.refused() {
-            let limit = self.memory.limit();
-            let place = place_of(&message);
-            return LuaError {
-                kind: LuaErrorKind::Memory,
-                message: format!("{place}the memory budget of {limit} bytes is used up"),
-            };
-        }
-        if over {
-            let place = place_of(&message);
-            return LuaError {
-                kind: LuaErrorKind::Time,
-                message: format!("{place}the time budget of the call is used up"),
-            };
-        }
-        LuaError {
-            kind: LuaErrorKind::Error,
-            message,
-        }
-    }
-
-    /// Takes the error value from the top of a stack, as text.
-    fn take_error(&mut self, from: *mut lua_State) -> String {
-        // SAFETY: a failed protected call left its error on top of that stack; looking at it does not
-        // allocate.
-        let kind = unsafe { mlua_sys::lua_type(from, -1) };
-        if kind == mlua_sys::LUA_TSTRING {
-            let mut length = 0;
-            // SAFETY: it is a string already, so nothing is converted; it is copied before it is
-            // popped.
-            let message = unsafe {
-                let data = mlua_sys::lua_tolstring(from, -1, &raw mut length);
-                let bytes = std::slice::from_raw_parts(data.cast::<u8>(), length);
-                String::from_utf8_lossy(bytes).into_owned()
-            };
-            // SAFETY: pops what was looked at.
-            unsafe { mlua_sys::lua_pop(from, 1) };
-            return message;
-        }
-        if self.entries[0] == 0 {
-            return "the SDK could not be started".to_owned();
-        }
-        self.helper(Entry::Describe, |lua| {
-            if from == lua {
-                // On the same stack the value lies below the function; it is brought to the top.
-                // SAFETY: rearranges what is there.
-                unsafe { mlua_sys::lua_insert(lua, -2) };
-            } else {
-                // SAFETY: moves the value to the main thread's stack, which has room.
-                unsafe { mlua_sys::lua_xmove(from, lua, 1) };
-            }
-        })
-        .unwrap_or_else(|| "an error value that has no text".to_owned())
-    }
-
-    /// Runs an entry function with one argument that `push` leaves on top of the stack.
-    fn helper(&mut self, entry: Entry, push: impl FnOnce(*mut lua_State)) -> Option<String> {
-        let lua = self.lua;
-        let kept = std::mem::take(&mut self.call_state().results);
-        watchdog::begin(&self.watch, HELPER_BUDGET);
-        // SAFETY: as in `enter`.
-        let status = unsafe {
-            self.push_entry(entry);
-            push(lua);
-            mlua_sys::lua_pcall(lua, 1, 0, 0)
-        };
-        let _ = self.watch.end();
-        if status != LUA_OK {
-            // SAFETY: drops the error value.
-            unsafe { mlua_sys::lua_pop(lua, 1) };
-        }
-        let results = std::mem::replace(&mut self.call_state().results, kept);
-        results.into_iter().next().map(|(_, text)| text)
-    }
 }
 
 impl Drop for State {
@@ -540,71 +385,6 @@ fn count(length: usize) -> c_int {
     c_int::try_from(length).unwrap_or(c_int::MAX)
 }
 
-/// `file.lua:12: `, if a message begins so.
-pub(crate) fn place_of(message: &str) -> &str {
-    let mut from = 0;
-    while let Some(found) = message.get(from..).and_then(|rest| rest.find(".lua:")) {
-        let digits = from + found + ".lua:".len();
-        let rest = message.get(digits..).unwrap_or_default();
-        let count = rest.bytes().take_while(u8::is_ascii_digit).count();
-        if count > 0 && rest.get(count..).is_some_and(|tail| tail.starts_with(": ")) {
-            return message.get(..digits + count + 2).unwrap_or_default();
-        }
-        from = digits;
-    }
-    ""
-}
-
-fn random_seed() -> u32 {
-    use std::hash::{BuildHasher as _, Hasher as _};
-    std::hash::RandomState::new().build_hasher().finish() as u32
-}
-
-/// Opens the libraries, runs the SDK, and keeps its functions in the registry.
-unsafe extern "C-unwind" fn boot(lua: *mut lua_State) -> c_int {
-    // SAFETY: runs under `lua_cpcall` with a `Boot` that outlives it; no frame here owns anything, so
-    // it may be left by a jump.
-    unsafe {
-        let boot = mlua_sys::lua_touserdata(lua, 1).cast::<Boot>();
-        mlua_sys::luaL_openlibs(lua);
-        let mut main = true;
-        for (name, source) in SOURCES {
-            let status =
-                mlua_sys::luaL_loadbuffer(lua, source.as_ptr().cast(), source.len(), name.as_ptr());
-            if status != LUA_OK {
-                mlua_sys::lua_error(lua);
-            }
-            if main {
-                // The first one stays below the table of the others.
-                mlua_sys::lua_createtable(lua, 0, 16);
-                main = false;
-            } else {
-                // `=sdk/x.lua` is kept as it is.
-                mlua_sys::lua_setfield(lua, -2, name.as_ptr());
-            }
-        }
-        mlua_sys::lua_pushlstring_(
-            lua,
-            HOST_DECLARATION.as_ptr().cast(),
-            HOST_DECLARATION.len(),
-        );
-        mlua_sys::lua_pushlightuserdata(lua, (*boot).call.cast());
-        mlua_sys::lua_pushlightuserdata(lua, host_address());
-        mlua_sys::lua_pushnumber(lua, (*boot).seed);
-        mlua_sys::lua_pushnumber(lua, (*boot).budget as f64);
-        mlua_sys::lua_call(lua, 6, 1);
-        for (index, entry) in (*boot).entries.iter_mut().enumerate() {
-            mlua_sys::lua_rawgeti_(lua, -1, count(index + 1));
-            *entry = mlua_sys::luaL_ref(lua, LUA_REGISTRYINDEX);
-        }
-        for handler in &mut (*boot).handlers {
-            mlua_sys::lua_pushboolean(lua, 0);
-            *handler = mlua_sys::luaL_ref(lua, LUA_REGISTRYINDEX);
-        }
-    }
-    0
-}
-
 /// Makes a thread and anchors it in the registry.
 unsafe extern "C-unwind" fn new_thread(lua: *mut lua_State) -> c_int {
     // SAFETY: as `boot`, with a `Thread`.
@@ -614,16 +394,4 @@ unsafe extern "C-unwind" fn new_thread(lua: *mut lua_State) -> c_int {
         (*thread).reference = mlua_sys::luaL_ref(lua, LUA_REGISTRYINDEX);
     }
     0
-}
-
-#[cfg(test)]
-mod tests {
-    use super::place_of;
-
-    #[test]
-    fn a_place_is_found_where_there_is_one() {
-        assert_eq!(place_of("p/main.lua:12: bad"), "p/main.lua:12: ");
-        assert_eq!(place_of("a.lua:x b.lua:3: y"), "a.lua:x b.lua:3: ");
-        assert_eq!(place_of("not enough memory"), "");
-    }
 }

@@ -1,0 +1,197 @@
+//! Headers, trailers, staged headers, and the query of the request's path.
+
+use outrider_plugin_api::HeaderMap;
+
+use super::super::call::CallState;
+use super::frame::{bytes, pair, show, show_pairs, with, with_stream};
+
+fn header_map(number: i32) -> HeaderMap {
+    match number {
+        0 => HeaderMap::RequestHeaders,
+        1 => HeaderMap::ResponseHeaders,
+        2 => HeaderMap::RequestTrailers,
+        _ => HeaderMap::ResponseTrailers,
+    }
+}
+
+/// 1: found; 0: not.
+pub(super) unsafe extern "C" fn header(
+    call: *mut CallState,
+    map: i32,
+    name: *const u8,
+    length: i32,
+    index: i32,
+) -> i32 {
+    // SAFETY: called by the SDK, with its call state and a string.
+    unsafe {
+        with_stream(call, |state, stream| {
+            let Ok(index) = usize::try_from(index) else {
+                return 0;
+            };
+            match stream.header(header_map(map), bytes(name, length), index) {
+                Some(value) => {
+                    show(state, value);
+                    1
+                }
+                None => 0,
+            }
+        })
+    }
+}
+
+/// The number of values.
+pub(super) unsafe extern "C" fn header_count(
+    call: *mut CallState,
+    map: i32,
+    name: *const u8,
+    length: i32,
+) -> i32 {
+    // SAFETY: called by the SDK, with its call state and a string.
+    unsafe {
+        with_stream(call, |_, stream| {
+            let count = stream.header_count(header_map(map), bytes(name, length));
+            i32::try_from(count).unwrap_or(i32::MAX)
+        })
+    }
+}
+
+/// The number of pairs.
+pub(super) unsafe extern "C" fn headers(call: *mut CallState, map: i32) -> i32 {
+    // SAFETY: called by the SDK, with its call state.
+    unsafe {
+        with_stream(call, |state, stream| {
+            state.pairs.clear();
+            let pairs = &mut state.pairs;
+            stream.headers(header_map(map), &mut |name, value| {
+                pairs.push(pair(name, value));
+            });
+            show_pairs(state)
+        })
+    }
+}
+
+/// 1: done; 0: the map is not there.
+pub(super) unsafe extern "C" fn set_header(
+    call: *mut CallState,
+    map: i32,
+    name: *const u8,
+    length: i32,
+    value: *const u8,
+    value_length: i32,
+) -> i32 {
+    // SAFETY: called by the SDK, with its call state and strings.
+    unsafe {
+        with_stream(call, |_, stream| {
+            let (name, value) = (bytes(name, length), bytes(value, value_length));
+            i32::from(stream.set_header(header_map(map), name, value))
+        })
+    }
+}
+
+/// 1: done; 0: the map is not there.
+pub(super) unsafe extern "C" fn add_header(
+    call: *mut CallState,
+    map: i32,
+    name: *const u8,
+    length: i32,
+    value: *const u8,
+    value_length: i32,
+) -> i32 {
+    // SAFETY: called by the SDK, with its call state and strings.
+    unsafe {
+        with_stream(call, |_, stream| {
+            let (name, value) = (bytes(name, length), bytes(value, value_length));
+            i32::from(stream.add_header(header_map(map), name, value))
+        })
+    }
+}
+
+/// 1: done; 0: the map is not there.
+pub(super) unsafe extern "C" fn remove_header(
+    call: *mut CallState,
+    map: i32,
+    name: *const u8,
+    length: i32,
+) -> i32 {
+    // SAFETY: called by the SDK, with its call state and a string.
+    unsafe {
+        with_stream(call, |_, stream| {
+            i32::from(stream.remove_header(header_map(map), bytes(name, length)))
+        })
+    }
+}
+
+/// Puts the staged headers in place of all that are there. Pseudo headers that are not staged stay:
+/// a request without `:path` is none. 1: done; 0: the map is not there.
+pub(super) unsafe extern "C" fn replace_headers(call: *mut CallState, map: i32) -> i32 {
+    // SAFETY: called by the SDK, with its call state.
+    unsafe {
+        with_stream(call, |state, stream| {
+            let map = header_map(map);
+            let mut present: Vec<Vec<u8>> = Vec::new();
+            stream.headers(map, &mut |name, _| present.push(name.to_vec()));
+            present.dedup();
+            for name in present.iter().filter(|name| !name.starts_with(b":")) {
+                stream.remove_header(map, name);
+            }
+            let mut done = true;
+            for (name, value) in state.staged.drain(..) {
+                done &= if name.starts_with(b":") {
+                    stream.set_header(map, &name, &value)
+                } else {
+                    stream.add_header(map, &name, &value)
+                };
+            }
+            i32::from(done)
+        })
+    }
+}
+
+/// 1.
+pub(super) unsafe extern "C" fn stage_clear(call: *mut CallState) -> i32 {
+    // SAFETY: called by the SDK, with its call state.
+    unsafe {
+        with(call, |state| {
+            state.staged.clear();
+            1
+        })
+    }
+}
+
+/// 1.
+pub(super) unsafe extern "C" fn stage(
+    call: *mut CallState,
+    name: *const u8,
+    length: i32,
+    value: *const u8,
+    value_length: i32,
+) -> i32 {
+    // SAFETY: called by the SDK, with its call state and strings.
+    unsafe {
+        with(call, |state| {
+            let (name, value) = (bytes(name, length), bytes(value, value_length));
+            state.staged.push((name.to_vec(), value.to_vec()));
+            1
+        })
+    }
+}
+
+/// The number of query parameters, at most `limit`, as pairs.
+pub(super) unsafe extern "C" fn query(call: *mut CallState, limit: i32) -> i32 {
+    // SAFETY: called by the SDK, with its call state.
+    unsafe {
+        with_stream(call, |state, stream| {
+            let path = stream
+                .header(HeaderMap::RequestHeaders, b":path", 0)
+                .unwrap_or_default();
+            let spans = crate::query::decode(path, limit.max(0) as usize, &mut state.scratch);
+            state.pairs.clear();
+            for span in spans {
+                let name = state.scratch.get(span.name).unwrap_or_default();
+                let value = state.scratch.get(span.value).unwrap_or_default();
+                state.pairs.push(pair(name, value));
+            }
+            show_pairs(state)
+        })
+    }
+}
