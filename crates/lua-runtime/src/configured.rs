@@ -71,7 +71,7 @@ impl LuaConfigured {
                     stream.log(LogLevel::Debug, &format!("{}\n{calls}", error.message));
                 }
                 vm.state.release(thread);
-                let mut fault = self.failed(held, error);
+                let mut fault = self.failed(held, error, stream);
                 if place_of(&fault.message).is_empty() {
                     // Such as an error about the arguments of a function that was called last.
                     let place = self.core.handler_place(handler_number(phase));
@@ -85,12 +85,13 @@ impl LuaConfigured {
     }
 
     /// The fault of an error; a VM without memory is replaced.
-    fn failed(&self, held: &mut Held, error: LuaError) -> Fault {
+    fn failed(&self, held: &mut Held, error: LuaError, stream: &dyn Stream) -> Fault {
         let cause = match error.kind {
             LuaErrorKind::Error => Cause::Error,
             LuaErrorKind::Time => Cause::Time,
             LuaErrorKind::Memory => {
-                self.core.replace(held);
+                // Where that fails, the next call says so, or tries again.
+                let _ = self.core.replace(held, stream.unix_millis());
                 Cause::Memory
             }
         };
@@ -100,16 +101,23 @@ impl LuaConfigured {
         }
     }
 
-    fn ready(&self, held: &mut Held) -> Result<(), Fault> {
+    fn ready(&self, held: &mut Held, stream: &dyn Stream) -> Result<(), Fault> {
+        if held.vm.is_none()
+            && let Err(reason) = self.core.replace(held, stream.unix_millis())
+        {
+            return Err(unavailable(&format!(
+                "{NO_VM}; it is tried again soon. The last attempt failed: {reason}"
+            )));
+        }
         let Some(vm) = &mut held.vm else {
             return Err(unavailable(NO_VM));
         };
         vm.configure(&self.documents, Intake::Checked, None)
-            .map_err(|error| self.failed(held, error))
+            .map_err(|error| self.failed(held, error, stream))
     }
 }
 
-const NO_VM: &str = "the worker's Lua VM used up its memory and could not be replaced";
+const NO_VM: &str = "the worker's Lua VM came to its end and could not be replaced";
 const LOST: &str = "the stream's state was lost as the plugin's VM used up its memory";
 const BUSY: &str = "the worker has no Lua VM for this, or it is in use";
 
@@ -167,7 +175,7 @@ impl ConfiguredPlugin for LuaConfigured {
             .core
             .worker(stream.worker())
             .ok_or_else(|| unavailable(BUSY))?;
-        self.ready(&mut held)?;
+        self.ready(&mut held, stream)?;
         let Some(vm) = &mut held.vm else {
             return Err(unavailable(NO_VM));
         };
@@ -176,7 +184,7 @@ impl ConfiguredPlugin for LuaConfigured {
         }
         let thread = match vm.thread() {
             Ok(thread) => thread,
-            Err(error) => return Err(self.failed(&mut held, error)),
+            Err(error) => return Err(self.failed(&mut held, error, stream)),
         };
         let context = Context {
             stream: &mut *stream,
@@ -202,7 +210,7 @@ impl ConfiguredPlugin for LuaConfigured {
             .core
             .worker(stream.worker())
             .ok_or_else(|| unavailable(BUSY))?;
-        self.ready(&mut held)?;
+        self.ready(&mut held, stream)?;
         let Some(vm) = &mut held.vm else {
             return Err(unavailable(NO_VM));
         };

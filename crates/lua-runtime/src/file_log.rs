@@ -2,8 +2,8 @@
 //! one thread for the process, which runs at the lowest priority there is and appends them to
 //! `<dir>/<plugin>.log`.
 //!
-//! What waits in the queue is bounded: beyond [`LIMIT`] bytes lines are dropped, and the next line
-//! that is written is preceded by one that says how many.
+//! What waits in the queue is bounded: beyond [`LIMIT`] bytes lines are dropped, and in their place
+//! is a line that says how many. So are lines that could not be written, as on a full disk.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -29,27 +29,64 @@ enum Message {
     Line {
         path: Arc<Path>,
         text: Vec<u8>,
+        /// How many lines are missing before this one.
+        missing: u64,
         dropped: Arc<AtomicU64>,
     },
     #[cfg(test)]
     Flush(Sender<()>),
 }
 
+/// The queue's end at which workers are.
 struct Writer {
     queue: Sender<Message>,
     waiting: Arc<AtomicUsize>,
+    limit: usize,
 }
 
 static WRITER: LazyLock<Option<Writer>> = LazyLock::new(|| {
-    let (queue, lines) = channel();
-    let waiting = Arc::new(AtomicUsize::new(0));
-    let thread_waiting = Arc::clone(&waiting);
+    let (writer, lines) = Writer::new(LIMIT);
+    let waiting = Arc::clone(&writer.waiting);
     std::thread::Builder::new()
         .name("outrider-log".to_owned())
-        .spawn(move || run(&lines, &thread_waiting))
+        .spawn(move || {
+            lower_thread_priority();
+            run(&lines, &waiting);
+        })
         .ok()?;
-    Some(Writer { queue, waiting })
+    Some(writer)
 });
+
+impl Writer {
+    fn new(limit: usize) -> (Self, Receiver<Message>) {
+        let (queue, lines) = channel();
+        let writer = Self {
+            queue,
+            waiting: Arc::default(),
+            limit,
+        };
+        (writer, lines)
+    }
+
+    fn write(&self, log: &FileLog, line: &[u8]) {
+        let size = line.len() + 1;
+        if self.waiting.fetch_add(size, Ordering::Relaxed) + size > self.limit {
+            self.waiting.fetch_sub(size, Ordering::Relaxed);
+            log.dropped.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
+        let mut text = Vec::with_capacity(size);
+        text.extend_from_slice(line);
+        text.push(b'\n');
+        // The writing thread lives as long as the process.
+        let _ = self.queue.send(Message::Line {
+            path: Arc::clone(&log.path),
+            text,
+            missing: log.dropped.swap(0, Ordering::Relaxed),
+            dropped: Arc::clone(&log.dropped),
+        });
+    }
+}
 
 impl FileLog {
     /// The log of `plugin` in `folder`. The writing thread is started here, not on a worker.
@@ -72,40 +109,30 @@ impl FileLog {
         }
     }
 
-    /// Queues one line.
+    /// Queues one line, or drops it when too much waits already.
     pub(crate) fn write(&self, line: &[u8]) {
-        let Some(writer) = &*WRITER else { return };
-        let size = line.len() + 1;
-        if writer.waiting.fetch_add(size, Ordering::Relaxed) + size > LIMIT {
-            writer.waiting.fetch_sub(size, Ordering::Relaxed);
-            self.dropped.fetch_add(1, Ordering::Relaxed);
-            return;
+        if let Some(writer) = &*WRITER {
+            writer.write(self, line);
         }
-        let mut text = Vec::with_capacity(size);
-        text.extend_from_slice(line);
-        text.push(b'\n');
-        // The writing thread lives as long as the process.
-        let _ = writer.queue.send(Message::Line {
-            path: Arc::clone(&self.path),
-            text,
-            dropped: Arc::clone(&self.dropped),
-        });
     }
 }
 
+/// Writes lines until nobody can queue one any more.
 fn run(lines: &Receiver<Message>, waiting: &AtomicUsize) {
-    lower_thread_priority();
     let mut files: BTreeMap<PathBuf, Option<File>> = BTreeMap::new();
     while let Ok(message) = lines.recv() {
         match message {
             Message::Line {
                 path,
                 text,
+                missing,
                 dropped,
             } => {
-                let dropped = dropped.swap(0, Ordering::Relaxed);
                 waiting.fetch_sub(text.len(), Ordering::Relaxed);
-                append(&mut files, &path, &text, dropped);
+                if append(&mut files, &path, &text, missing).is_err() {
+                    // Told before the next line that can be written.
+                    dropped.fetch_add(missing + 1, Ordering::Relaxed);
+                }
             }
             #[cfg(test)]
             Message::Flush(done) => {
@@ -115,25 +142,37 @@ fn run(lines: &Receiver<Message>, waiting: &AtomicUsize) {
     }
 }
 
-/// Lines that cannot be written are lost: there is nobody to tell but the log itself.
-fn append(files: &mut BTreeMap<PathBuf, Option<File>>, path: &Path, text: &[u8], dropped: u64) {
+fn append(
+    files: &mut BTreeMap<PathBuf, Option<File>>,
+    path: &Path,
+    text: &[u8],
+    missing: u64,
+) -> std::io::Result<()> {
     let file = files.entry(path.to_owned()).or_default();
     // A file that was moved away (by log rotation) is begun anew.
-    if file.is_none() || !path.exists() {
-        if let Some(folder) = path.parent() {
-            let _ = std::fs::create_dir_all(folder);
-        }
-        *file = OpenOptions::new().append(true).create(true).open(path).ok();
-    }
-    let Some(open) = file else { return };
-    let mut whole = Vec::new();
-    if dropped > 0 {
-        whole.extend_from_slice(format!("({dropped} lines were dropped)\n").as_bytes());
-    }
-    whole.extend_from_slice(text);
-    if open.write_all(&whole).is_err() {
+    if !path.exists() {
         *file = None;
     }
+    let open = if let Some(open) = file {
+        open
+    } else {
+        if let Some(folder) = path.parent() {
+            std::fs::create_dir_all(folder)?;
+        }
+        file.insert(OpenOptions::new().append(true).create(true).open(path)?)
+    };
+    let note = match missing {
+        0 => String::new(),
+        1 => "(1 line was dropped)\n".to_owned(),
+        _ => format!("({missing} lines were dropped)\n"),
+    };
+    let mut whole = note.into_bytes();
+    whole.extend_from_slice(text);
+    let written = open.write_all(&whole);
+    if written.is_err() {
+        *file = None;
+    }
+    written
 }
 
 /// Waits until all lines that were queued before are written.
@@ -143,5 +182,69 @@ pub(crate) fn flush() {
     if let Some(writer) = &*WRITER {
         writer.queue.send(Message::Flush(done)).unwrap();
         wait.recv().unwrap();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn log_in(folder: &Path) -> FileLog {
+        FileLog::new(folder, "probe")
+    }
+
+    /// Writes all that waits.
+    fn drain(lines: &Receiver<Message>, writer: Writer) {
+        let waiting = Arc::clone(&writer.waiting);
+        drop(writer);
+        run(lines, &waiting);
+        assert_eq!(waiting.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn lines_beyond_the_limit_are_dropped_and_counted() {
+        let folder = tempfile::tempdir().unwrap();
+        let log = log_in(folder.path());
+        let (writer, lines) = Writer::new(8);
+        for line in [&b"one"[..], b"two", b"lost", b"lost too"] {
+            writer.write(&log, line);
+        }
+        assert_eq!(writer.waiting.load(Ordering::Relaxed), 8);
+        drain(&lines, writer);
+        let (writer, lines) = Writer::new(8);
+        writer.write(&log, b"next");
+        writer.write(&log, b"x");
+        drain(&lines, writer);
+        let path = folder.path().join("probe.log");
+        assert_eq!(
+            std::fs::read_to_string(path).unwrap(),
+            "one\ntwo\n(2 lines were dropped)\nnext\nx\n"
+        );
+    }
+
+    #[test]
+    fn lines_that_cannot_be_written_are_counted_and_a_moved_file_is_begun_anew() {
+        let parent = tempfile::tempdir().unwrap();
+        let folder = parent.path().join("logs");
+        std::fs::write(&folder, "in the way").unwrap();
+        let log = log_in(&folder);
+        let (writer, lines) = Writer::new(LIMIT);
+        writer.write(&log, b"lost");
+        drain(&lines, writer);
+        std::fs::remove_file(&folder).unwrap();
+        let (writer, lines) = Writer::new(LIMIT);
+        writer.write(&log, b"kept");
+        drain(&lines, writer);
+        let path = folder.join("probe.log");
+        assert_eq!(
+            std::fs::read_to_string(&path).unwrap(),
+            "(1 line was dropped)\nkept\n"
+        );
+
+        let mut files = BTreeMap::new();
+        append(&mut files, &path, b"more\n", 0).unwrap();
+        std::fs::rename(&path, folder.join("probe.log.1")).unwrap();
+        append(&mut files, &path, b"anew\n", 0).unwrap();
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "anew\n");
     }
 }

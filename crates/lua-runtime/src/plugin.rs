@@ -28,9 +28,35 @@ pub(crate) struct WorkerVm {
 /// What a worker holds.
 #[derive(Debug)]
 pub(crate) struct Held {
-    /// None once it used up its memory and could not be replaced.
+    /// None when the one that was there is of no use any more and no other could be made yet.
     pub(crate) vm: Option<Vm>,
-    pub(crate) generation: u32,
+    generation: u32,
+    repair: Repair,
+}
+
+/// When a VM that could not be replaced is tried again.
+#[derive(Debug, Default)]
+struct Repair {
+    /// How often it failed since a VM was there.
+    failures: u32,
+    /// When it failed last, in milliseconds since the Unix epoch.
+    failed_at: u64,
+    /// Why it failed last.
+    reason: String,
+}
+
+/// After the first failure a replacement is tried again when this is over, in milliseconds.
+const FIRST_PAUSE: u64 = 100;
+/// Each failure doubles the pause, up to this, in milliseconds.
+const LONGEST_PAUSE: u64 = 30_000;
+
+impl Repair {
+    fn is_due(&self, now: u64) -> bool {
+        let doublings = self.failures.saturating_sub(1).min(16);
+        let pause = (FIRST_PAUSE << doublings).min(LONGEST_PAUSE);
+        // A clock that was set back must not put the next attempt off for long.
+        self.failures == 0 || now < self.failed_at || now - self.failed_at >= pause
+    }
 }
 
 /// What a plugin's configurations share.
@@ -53,7 +79,8 @@ impl Core {
         let mut held = match own.vm.try_lock() {
             Ok(held) => held,
             Err(TryLockError::Poisoned(poisoned)) => {
-                // A panic left the VM in a state that nobody knows; it is not used again.
+                // A panic left the VM in a state that nobody knows: another takes its place.
+                own.vm.clear_poison();
                 let mut held = poisoned.into_inner();
                 held.vm = None;
                 held
@@ -83,13 +110,27 @@ impl Core {
         self.handler_places.get(&number).map_or("", String::as_str)
     }
 
-    /// Puts a new VM in the place of one that used up its memory.
-    pub(crate) fn replace(&self, held: &mut Held) {
+    /// Puts a new VM in the place of one that is of no use any more, unless that failed a short while
+    /// ago. `now` is in milliseconds since the Unix epoch. If no VM is there afterwards, the answer
+    /// says why.
+    pub(crate) fn replace(&self, held: &mut Held, now: u64) -> Result<(), String> {
         held.vm = None;
-        held.generation = held.generation.wrapping_add(1);
-        held.vm = Vm::new(&self.shared, self.memory_budget, held.generation, None)
-            .ok()
-            .map(|(vm, _)| vm);
+        if held.repair.is_due(now) {
+            held.generation = held.generation.wrapping_add(1);
+            match Vm::new(&self.shared, self.memory_budget, held.generation, None) {
+                Ok((vm, _)) => {
+                    held.vm = Some(vm);
+                    held.repair = Repair::default();
+                    return Ok(());
+                }
+                Err(error) => {
+                    held.repair.failures = held.repair.failures.saturating_add(1);
+                    held.repair.failed_at = now;
+                    held.repair.reason = load_message(&error);
+                }
+            }
+        }
+        Err(held.repair.reason.clone())
     }
 }
 
@@ -150,6 +191,7 @@ impl LuaPlugin {
                     vm: Mutex::new(Held {
                         vm: Some(vm),
                         generation: 0,
+                        repair: Repair::default(),
                     }),
                     released: Mutex::default(),
                     has_released: AtomicBool::new(false),
@@ -269,5 +311,25 @@ fn interest(
         response_body: body(4, response_body),
         response_trailers: has(5),
         log: has(6),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn repairs_are_tried_at_growing_distances() {
+        let mut repair = Repair::default();
+        assert!(repair.is_due(0));
+        for (failures, pause) in [(1, 100), (2, 200), (3, 400), (9, 25_600), (10, 30_000)] {
+            repair.failures = failures;
+            repair.failed_at = 1_000_000;
+            assert!(!repair.is_due(1_000_000 + pause - 1), "{failures}");
+            assert!(repair.is_due(1_000_000 + pause), "{failures}");
+        }
+        repair.failures = u32::MAX;
+        assert!(repair.is_due(1_030_000));
+        assert!(repair.is_due(999_999), "the clock was set back");
     }
 }

@@ -193,7 +193,10 @@ end
 
 function envoy.req.clear_route_cache()
     local answer = host_clear_route_cache(call)
-    if answer < 0 then
+    if answer == 0 then
+        error("the request is on its way, and its route cannot change any more; call this from "
+            .. "on_request_header, or from on_request_body with `body: whole` in plugin.yaml", 2)
+    elseif answer < 0 then
         fail(answer)
     end
 end

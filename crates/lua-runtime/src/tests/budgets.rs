@@ -21,9 +21,12 @@ fn bad() -> FakeStream {
 
 /// The plugin misbehaves on one stream, with this cause, and serves the next ones.
 fn misbehaves(body: &str, cause: Cause) -> String {
-    let probe = on_request(&format!("{OK}{body}"));
+    let handler = format!("return {{ on_request_header = function()\n{OK}{body}\nend }}");
+    let mut source = source(&[("main.lua", &handler)]);
+    source.time_budget = Duration::from_millis(10);
+    let probe = probe_with(source, "{}");
     let mut message = String::new();
-    for _ in 0..3 {
+    for _ in 0..2 {
         assert_eq!(
             probe.request(&mut FakeStream::new()),
             Ok(Decision::Continue),
@@ -52,7 +55,7 @@ fn an_endless_loop_is_ended() {
     let message = misbehaves("while true do end", Cause::Time);
     assert_eq!(
         message,
-        "probe/main.lua:4: the time budget of the call is used up"
+        "probe/main.lua:3: the time budget of the call is used up"
     );
 }
 
@@ -236,6 +239,37 @@ fn streams_of_a_replaced_vm_are_told() {
 }
 
 #[test]
+fn a_panic_costs_a_worker_its_vm_once() {
+    let probe = on_request(
+        r#"
+        if envoy.req.get_header("x-bad") then error("bad") end
+        envoy.sleep(1)
+        "#,
+    );
+    let (mut slot, mut stream) = (Slot::default(), FakeStream::new());
+    probe
+        .call(Phase::RequestHeaders, &mut slot, &mut stream)
+        .unwrap();
+    let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        let mut stream = bad();
+        stream.panics = true;
+        probe.request(&mut stream)
+    }));
+    assert!(panicked.is_err());
+    let fault = probe
+        .wake(Wake::Timer(1), &mut slot, &mut stream)
+        .unwrap_err();
+    assert_eq!(fault.cause, Cause::Unavailable);
+    for _ in 0..2 {
+        let (mut slot, mut stream) = (Slot::default(), FakeStream::new());
+        let paused = probe.call(Phase::RequestHeaders, &mut slot, &mut stream);
+        assert!(matches!(paused, Ok(Decision::Pause(_))), "{paused:?}");
+        let woken = probe.wake(Wake::Timer(1), &mut slot, &mut stream);
+        assert_eq!(woken, Ok(Decision::Continue));
+    }
+}
+
+#[test]
 fn a_stack_without_end_is_an_error() {
     let probe = on_request("local function deep(n) return deep(n + 1) + 1 end deep(1)");
     let fault = probe.request(&mut FakeStream::new()).unwrap_err();
@@ -299,7 +333,7 @@ fn a_slow_pattern_in_c_is_seen_when_it_returns() {
     let mut slow = source(&[(
         "main.lua",
         "return { on_request_header = function()
-            string.find(string.rep('a', 400), '.-.-.-b')
+            string.find(string.rep('a', 120), '.-.-.-b')
         end }",
     )]);
     slow.time_budget = Duration::from_millis(5);

@@ -41,6 +41,8 @@ pub(super) struct FakeStream {
     pub(super) route_cleared: usize,
     pub(super) logs: RefCell<Vec<(LogLevel, String)>>,
     pub(super) debug: bool,
+    /// Has the runtime panic where it asks whether a level is logged.
+    pub(super) panics: bool,
     /// Since when the clock runs; none: it stands.
     pub(super) clock: Option<std::time::Instant>,
 }
@@ -217,8 +219,9 @@ impl Stream for FakeStream {
         Some(200)
     }
 
-    fn clear_route_cache(&mut self) {
+    fn clear_route_cache(&mut self) -> bool {
         self.route_cleared += 1;
+        true
     }
 
     fn start_callout(&mut self, request: &CalloutRequest<'_>) -> Result<CalloutId, CalloutFailure> {
@@ -260,6 +263,7 @@ impl Stream for FakeStream {
     }
 
     fn log_enabled(&self, level: LogLevel) -> bool {
+        assert!(!self.panics, "as it was told to");
         self.debug || level > LogLevel::Debug
     }
 

@@ -40,15 +40,10 @@ pub(super) unsafe extern "C" fn response_code(call: *mut CallState) -> i32 {
     }
 }
 
-/// 1.
+/// 1: done; 0: the route cannot change any more.
 pub(super) unsafe extern "C" fn clear_route_cache(call: *mut CallState) -> i32 {
     // SAFETY: called by the SDK, with its call state.
-    unsafe {
-        with_stream(call, |_, stream| {
-            stream.clear_route_cache();
-            1
-        })
-    }
+    unsafe { with_stream(call, |_, stream| i32::from(stream.clear_route_cache())) }
 }
 
 /// 1: here it is.
