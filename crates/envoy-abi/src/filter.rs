@@ -124,6 +124,14 @@ impl Filter {
         }
     }
 
+    /// A timer has called back: nothing is left to cancel. Without this, a stream that lives long and
+    /// sleeps often would gather keys.
+    pub(crate) fn timer_is_over(&self, number: u64) {
+        if let Ok(mut state) = self.state.try_borrow_mut() {
+            state.timer_keys.retain(|key| key.1 != number);
+        }
+    }
+
     /// The stream is gone.
     pub(crate) fn end(&self) {
         self.alive.set(false);

@@ -342,6 +342,8 @@ unsafe extern "C" fn envoy_dynamic_module_on_http_filter_scheduled(
 ) {
     guarded((), || {
         // SAFETY: the caller's promise is passed on.
+        unsafe { state(module) }.timer_is_over(event);
+        // SAFETY: the same.
         unsafe { on_wake(filter, module, Wake::Timer(event)) };
     });
 }

@@ -370,7 +370,8 @@ impl Host for EnvoyHost<'_> {
                 headers.as_ptr(),
                 headers.len(),
                 ModuleBuffer::new(request.body),
-                u64::try_from(request.timeout.as_millis()).unwrap_or(u64::MAX),
+                // 0 would be no limit to Envoy.
+                u64::try_from(request.timeout.as_millis().max(1)).unwrap_or(u64::MAX),
             )
         };
         match result {

@@ -55,6 +55,7 @@ pub trait Host {
     fn set_metadata(&mut self, namespace: &[u8], key: &[u8], value: MetadataValue<'_>);
     fn attribute(&self, attribute: Attribute) -> Option<&[u8]>;
     fn response_code(&self) -> Option<u16>;
+    /// Called only while the chain holds the request headers: an answer to the plugin is the chain's.
     fn clear_route_cache(&mut self);
     fn start_callout(&mut self, request: &CalloutRequest<'_>) -> Result<CalloutId, CalloutFailure>;
     fn start_timer(&mut self, delay: Duration) -> Option<u64>;

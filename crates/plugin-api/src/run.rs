@@ -224,6 +224,7 @@ impl ChainRun {
                 body: None,
                 waits: &mut self.waits,
                 may_wait: false,
+                may_route: false,
             };
             let fault = match plugin.call(&mut state.slot, call, &mut view) {
                 Ok(Decision::Continue) => continue,
@@ -578,6 +579,10 @@ impl ChainRun {
             window,
             length,
         });
+        // Envoy takes it for a bug when the route is touched later.
+        let may_route = direction == Direction::Request
+            && self.request.cursor < self.states.len()
+            && !self.response.headers_seen;
         let Self {
             chain,
             states,
@@ -608,6 +613,7 @@ impl ChainRun {
                     body,
                     waits: &mut *waits,
                     may_wait: true,
+                    may_route,
                 };
                 let outcome = match action {
                     Action::Call(call) => {

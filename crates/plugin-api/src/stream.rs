@@ -128,8 +128,9 @@ pub trait Stream {
     /// Status code of the response, once there is one.
     fn response_code(&self) -> Option<u16>;
 
-    /// Has the proxy choose the route anew, by the request headers as they are now.
-    fn clear_route_cache(&mut self);
+    /// Has the proxy choose the route anew, by the request headers as they are now. `false`: they are
+    /// on their way to the upstream, and the route cannot change any more.
+    fn clear_route_cache(&mut self) -> bool;
 
     /// Starts a callout; its end wakes the plugin, which has to pause for it.
     ///

@@ -56,6 +56,8 @@ pub(crate) struct View<'a, H: Host> {
     pub(crate) waits: &'a mut Waits,
     /// Whether the call is one that may wait.
     pub(crate) may_wait: bool,
+    /// Whether the chain still holds the request headers.
+    pub(crate) may_route: bool,
 }
 
 /// Bytes held back, and bytes received, of a direction.
@@ -319,8 +321,11 @@ impl<H: Host> Stream for View<'_, H> {
         }
     }
 
-    fn clear_route_cache(&mut self) {
-        self.host.clear_route_cache();
+    fn clear_route_cache(&mut self) -> bool {
+        if self.may_route {
+            self.host.clear_route_cache();
+        }
+        self.may_route
     }
 
     fn start_callout(&mut self, request: &CalloutRequest<'_>) -> Result<CalloutId, CalloutFailure> {

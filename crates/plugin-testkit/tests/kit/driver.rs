@@ -590,7 +590,7 @@ fn the_host_keeps_what_plugins_ask_of_it() {
         stream.set_metadata(b"shop", b"tier", MetadataValue::Number(2.0));
         let tier = stream.metadata(MetadataSource::Dynamic, b"shop", b"tier");
         assert_eq!(tier, Some(MetadataValue::Number(2.0)));
-        stream.clear_route_cache();
+        assert!(stream.clear_route_cache());
         assert_eq!(stream.unix_millis(), stream.start_unix_millis());
         Ok(Decision::Continue)
     });
