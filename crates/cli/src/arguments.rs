@@ -2,7 +2,7 @@
 
 use clap::{Parser, Subcommand};
 
-use crate::commands::{check, completions, envoy, explain, render, schema, up};
+use crate::commands::{check, completions, envoy, explain, plugin, render, schema, up};
 use crate::exit;
 
 const ABOUT: &str = "A gateway of stock Envoy with plugins in Lua, from one small file";
@@ -12,6 +12,7 @@ Examples:
   outrider envoy install              install the stock Envoy into ./.envoy
   outrider check gateway.yaml         list every problem of a gateway's file
   outrider up gateway.yaml            serve it, and follow each change of the file
+  outrider plugin new lua hello       begin a plugin of your own
 ";
 
 #[derive(Debug, Parser)]
@@ -28,6 +29,7 @@ pub(crate) enum Command {
     Check(check::Arguments),
     Explain(explain::Arguments),
     Render(render::Arguments),
+    Plugin(plugin::Arguments),
     Envoy(envoy::Arguments),
     Schema(schema::Arguments),
     Completions(completions::Arguments),

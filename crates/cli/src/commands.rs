@@ -4,6 +4,7 @@ pub(crate) mod check;
 pub(crate) mod completions;
 pub(crate) mod envoy;
 pub(crate) mod explain;
+pub(crate) mod plugin;
 pub(crate) mod render;
 pub(crate) mod schema;
 pub(crate) mod up;
@@ -18,6 +19,7 @@ pub(crate) fn run(command: Command) -> anyhow::Result<Exit> {
         Command::Check(arguments) => Ok(check::run(&arguments)),
         Command::Explain(arguments) => explain::run(&arguments),
         Command::Render(arguments) => render::run(&arguments),
+        Command::Plugin(arguments) => plugin::run(&arguments),
         Command::Envoy(arguments) => envoy::run(&arguments),
         Command::Schema(arguments) => Ok(schema::run(&arguments)),
         Command::Completions(arguments) => Ok(completions::run(&arguments)),

@@ -18,6 +18,7 @@ use outrider_plugin_formats::{PluginPackage, Problem};
 pub use digest::digest;
 pub use folder::MANIFEST;
 pub use folder::SCHEMA;
+pub use manifest::is_name;
 
 /// Opens the plugin at `source`: a folder, or a `.lua` file. Problems and the package's folder name
 /// files as `source` does, so a relative path stays one.

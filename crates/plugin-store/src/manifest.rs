@@ -108,7 +108,8 @@ pub(crate) fn implied(name: String, entry: String) -> Manifest {
     }
 }
 
-pub(crate) fn is_name(name: &str) -> bool {
+/// Whether `name` can be a plugin's: lower-case letters, digits and hyphens, beginning with a letter.
+pub fn is_name(name: &str) -> bool {
     name.starts_with(|first: char| first.is_ascii_lowercase())
         && name
             .chars()

@@ -5,6 +5,7 @@
 //! is complete.
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -82,6 +83,19 @@ impl Arrival {
             end_of_stream,
             rest,
         }
+    }
+}
+
+impl fmt::Display for Arrival {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self.end_of_stream {
+            EndOfStream::WithLastChunk => "when a body ends with its last chunk",
+            EndOfStream::Separate => "when a body's end comes apart from its last chunk",
+        })?;
+        f.write_str(match self.rest {
+            Rest::AtOnce => "",
+            Rest::Later => " and more arrives only after the plugin has waited",
+        })
     }
 }
 

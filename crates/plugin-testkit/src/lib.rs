@@ -30,4 +30,4 @@ pub use host::{
 pub use load::load_cases;
 pub use metrics::MetricTable;
 pub use plugin::LoadedPlugin;
-pub use run::{CaseResult, Difference, run_case};
+pub use run::{CaseResult, Difference, run_case, run_cases};

@@ -1,6 +1,7 @@
 //! Finds cases on disk.
 
 use std::fs;
+use std::io::ErrorKind;
 use std::path::Path;
 
 use outrider_plugin_formats::Problem;
@@ -17,7 +18,21 @@ pub fn load_cases(folder: &Path) -> Result<Vec<Case>, Vec<Problem>> {
         message: format!("cannot be read: {error}"),
         mend: None,
     };
+    let empty = |message: &str| Problem {
+        file: folder.display().to_string(),
+        line: 0,
+        column: 0,
+        message: message.to_owned(),
+        mend: Some(
+            "write what the plugin has to do into a file in it that ends in .yaml".to_owned(),
+        ),
+    };
     let entries = fs::read_dir(folder).and_then(Iterator::collect::<Result<Vec<_>, _>>);
+    if let Err(error) = &entries
+        && error.kind() == ErrorKind::NotFound
+    {
+        return Err(vec![empty("there are no cases: this folder is not there")]);
+    }
     let mut files: Vec<_> = entries
         .map_err(|error| vec![unreadable(folder, &error)])?
         .into_iter()
@@ -40,13 +55,7 @@ pub fn load_cases(folder: &Path) -> Result<Vec<Case>, Vec<Problem>> {
         }
     }
     if cases.is_empty() && problems.is_empty() {
-        problems.push(Problem {
-            file: folder.display().to_string(),
-            line: 0,
-            column: 0,
-            message: "there are no cases in this folder".to_owned(),
-            mend: Some("write what the plugin has to do into a file that ends in .yaml".to_owned()),
-        });
+        problems.push(empty("there are no cases in this folder"));
     }
     if problems.is_empty() {
         Ok(cases)

@@ -2,6 +2,7 @@
 //! chain of it alone looks like.
 
 use std::fmt;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,6 +15,9 @@ use outrider_plugin_formats as formats;
 use serde_json::Value;
 
 use crate::metrics::MetricTable;
+
+const ENTRY: &str = "main.lua";
+const SCHEMA: &str = "config.schema.json";
 
 type Load = Box<dyn Fn(&mut dyn Metrics) -> Result<Arc<dyn Plugin>, LoadError> + Send + Sync>;
 
@@ -59,10 +63,7 @@ impl LoadedPlugin {
                     plugin: manifest.name.clone(),
                     folder: manifest.name.clone(),
                     files: package.files.clone(),
-                    entry: manifest
-                        .entry
-                        .clone()
-                        .unwrap_or_else(|| "main.lua".to_owned()),
+                    entry: manifest.entry.clone().unwrap_or_else(|| ENTRY.to_owned()),
                     request_body: body_mode(manifest.body.request()),
                     response_body: body_mode(manifest.body.response()),
                     time_budget: Duration::from_millis(budgets.time_ms.into()),
@@ -85,10 +86,37 @@ impl LoadedPlugin {
         }
     }
 
+    /// Why the plugin of a package does not load, at its place in the package's folder.
+    pub fn problem(package: &formats::PluginPackage, error: &LoadError) -> formats::Problem {
+        let manifest = &package.manifest;
+        let inside = format!("{}/", manifest.name);
+        let at = |file: &str, line: usize, message: &str| formats::Problem {
+            file: Path::new(&package.folder).join(file).display().to_string(),
+            line,
+            column: 0,
+            message: message.to_owned(),
+            mend: None,
+        };
+        let message = &error.message;
+        if let Some((place, what)) = message.split_once(": ") {
+            if place == SCHEMA {
+                return at(place, 0, what);
+            }
+            if let Some(place) = place.strip_prefix(&inside) {
+                let (file, line) = place
+                    .rsplit_once(':')
+                    .and_then(|(file, line)| Some((file, line.parse().ok()?)))
+                    .unwrap_or((place, 0));
+                return at(file, line, what);
+            }
+        }
+        at(manifest.entry.as_deref().unwrap_or(ENTRY), 0, message)
+    }
+
     /// The plugin with a JSON Schema that its configurations have to satisfy.
     pub fn with_schema(mut self, schema: &Value) -> Result<Self, LoadError> {
         let validator = jsonschema::draft202012::new(schema)
-            .map_err(|error| self.refuse(format!("config.schema.json: {error}")))?;
+            .map_err(|error| self.refuse(format!("{SCHEMA}: {}", with_place(&error))))?;
         self.schema = Some(validator);
         Ok(self)
     }
@@ -118,14 +146,7 @@ impl LoadedPlugin {
             .schema
             .iter()
             .flat_map(|schema| schema.iter_errors(config))
-            .map(|error| {
-                let place = error.instance_path().to_string();
-                if place.is_empty() {
-                    error.to_string()
-                } else {
-                    format!("{place}: {error}")
-                }
-            })
+            .map(|error| with_place(&error))
             .collect();
         if problems.is_empty() {
             Ok(())
@@ -170,6 +191,16 @@ impl LoadedPlugin {
             metrics: LinkMetrics::define(&self.name, metrics),
             faults: Arc::default(),
         }])))
+    }
+}
+
+/// What does not satisfy a schema, with its place where it is not the whole.
+fn with_place(error: &jsonschema::ValidationError<'_>) -> String {
+    let place = error.instance_path().to_string();
+    if place.is_empty() {
+        error.to_string()
+    } else {
+        format!("{place}: {error}")
     }
 }
 
@@ -220,6 +251,39 @@ fn failure_policy(policy: &formats::FailurePolicy) -> FailurePolicy {
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[test]
+    fn what_does_not_load_is_told_at_its_place() {
+        let package = formats::PluginPackage {
+            manifest: serde_json::from_value(json!({"name": "hello", "runtime": "lua"})).unwrap(),
+            digest: String::new(),
+            files: std::collections::BTreeMap::new(),
+            schema: None,
+            folder: "some/where".to_owned(),
+        };
+        for (message, told) in [
+            (
+                "hello/lib/a.lua:3: oh: no",
+                "some/where/lib/a.lua:3: oh: no",
+            ),
+            (
+                "hello/main.lua: no handler",
+                "some/where/main.lua: no handler",
+            ),
+            (
+                "config.schema.json: /type: no",
+                "some/where/config.schema.json: /type: no",
+            ),
+            ("out of memory", "some/where/main.lua: out of memory"),
+            ("other: thing", "some/where/main.lua: other: thing"),
+        ] {
+            let error = LoadError {
+                plugin: "hello".to_owned(),
+                message: message.to_owned(),
+            };
+            assert_eq!(LoadedPlugin::problem(&package, &error).to_string(), told);
+        }
+    }
 
     #[test]
     fn merge_patches_as_rfc_7396_says() {

@@ -2,9 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::num::NonZero;
+use std::panic::resume_unwind;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
 use std::time::Duration;
 
 use outrider_plugin_api::CalloutFailure;
+use serde::Serialize;
 
 use crate::case::{
     Callout, CalloutAnswer, Case, CaseKind, Expect, ExpectedCallout, ExpectedMessage,
@@ -17,10 +22,14 @@ use crate::metrics::MetricTable;
 use crate::plugin::LoadedPlugin;
 
 /// What came of a case.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct CaseResult {
-    /// `file:line: name`.
-    pub case: String,
+    /// The file that holds the case.
+    pub file: String,
+    /// The line on which it begins, from 1.
+    pub line: usize,
+    /// Its name.
+    pub name: String,
     /// What came out differently; empty: nothing.
     pub differences: Vec<Difference>,
 }
@@ -34,7 +43,7 @@ impl CaseResult {
 
 impl fmt::Display for CaseResult {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.case)?;
+        write!(f, "{}:{}: {}", self.file, self.line, self.name)?;
         for difference in &self.differences {
             write!(f, "\n  {difference}")?;
         }
@@ -43,7 +52,7 @@ impl fmt::Display for CaseResult {
 }
 
 /// One thing that came out differently.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Difference {
     /// What, for example ``response header `x-user` ``.
     pub what: String,
@@ -63,13 +72,44 @@ impl fmt::Display for Difference {
     }
 }
 
-/// Runs a case once for each way in which messages can arrive, with a freshly loaded plugin each
+/// Runs cases on as many threads as the machine has to give. The results have the cases' order.
+pub fn run_cases(plugin: &LoadedPlugin, cases: &[Case]) -> Vec<CaseResult> {
+    let next = AtomicUsize::new(0);
+    let work = || {
+        let mut results = Vec::new();
+        loop {
+            let index = next.fetch_add(1, Ordering::Relaxed);
+            let Some(case) = cases.get(index) else {
+                return results;
+            };
+            results.push((index, run_case(plugin, case)));
+        }
+    };
+    let threads = thread::available_parallelism().map_or(1, NonZero::get);
+    let mut results = thread::scope(|scope| {
+        let others: Vec<_> = (1..threads.min(cases.len()))
+            .map(|_| scope.spawn(work))
+            .collect();
+        let mut results = work();
+        for other in others {
+            match other.join() {
+                Ok(more) => results.extend(more),
+                Err(panic) => resume_unwind(panic),
+            }
+        }
+        results
+    });
+    results.sort_by_key(|(index, _)| *index);
+    results.into_iter().map(|(_, result)| result).collect()
+}
+
+/// Runs a case once for each way in which its messages can arrive, with a freshly loaded plugin each
 /// time. A difference that only one way shows names that way.
 pub fn run_case(plugin: &LoadedPlugin, case: &Case) -> CaseResult {
     let mut differences: Vec<Difference> = Vec::new();
-    for arrival in Arrival::ALL {
-        let found = run_once(plugin, case, arrival);
-        let is_first = arrival == Arrival::ALL[0];
+    for arrival in arrivals(case) {
+        let found = run_once(plugin, case, *arrival);
+        let is_first = *arrival == Arrival::ALL[0];
         let is_sound = differences.is_empty();
         differences.extend(found.into_iter().filter_map(|mut difference| {
             if !is_first {
@@ -77,15 +117,37 @@ pub fn run_case(plugin: &LoadedPlugin, case: &Case) -> CaseResult {
                 if !is_sound {
                     return None;
                 }
-                difference.what =
-                    format!("{} (when messages arrive as {arrival:?})", difference.what);
+                difference.what = format!("{} ({arrival})", difference.what);
             }
             Some(difference)
         }));
     }
     CaseResult {
-        case: format!("{}:{}: {}", case.file, case.line, case.name),
+        file: case.file.clone(),
+        line: case.line,
+        name: case.name.clone(),
         differences,
+    }
+}
+
+/// The ways that differ for this case: headers alone arrive in one way only.
+fn arrivals(case: &Case) -> &'static [Arrival] {
+    let has_bodies = match &case.kind {
+        CaseKind::Refused(_) => false,
+        CaseKind::Steps(steps) => steps.iter().any(|step| {
+            let Step {
+                request, upstream, ..
+            } = step;
+            request.body.is_some()
+                || upstream.body.is_some()
+                || !request.chunks.is_empty()
+                || !upstream.chunks.is_empty()
+        }),
+    };
+    if has_bodies {
+        &Arrival::ALL
+    } else {
+        Arrival::ALL.split_at(1).0
     }
 }
 
@@ -267,6 +329,8 @@ impl Check {
             details,
             fault,
         } = &step.expect;
+        // First, because it is the cause of much that follows.
+        self.fault(fault.as_deref(), outcome);
         for problem in &outcome.problems {
             self.differs("the stream", "an end", problem.as_str());
         }
@@ -312,7 +376,6 @@ impl Check {
             self.equal("the response-code detail", expected, &outcome.details);
         }
         self.log(log, outcome);
-        self.fault(fault.as_deref(), outcome);
         self.callouts(&step.callouts, &outcome.host.callouts);
     }
 

@@ -10,7 +10,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use outrider_plugin_formats::PluginPackage;
-use outrider_plugin_testkit::{LoadedPlugin, MetricTable, load_cases, run_case};
+use outrider_plugin_testkit::{LoadedPlugin, MetricTable, load_cases, run_cases};
 use outrider_yaml::Document;
 use serde_json::Value;
 
@@ -132,9 +132,8 @@ fn every_plugin_does_what_its_cases_say() {
         assert!(cases.len() >= FEWEST_CASES, "{}", folder.display());
         ran += cases.len();
         wrong.extend(
-            cases
-                .iter()
-                .map(|case| run_case(&plugin, case))
+            run_cases(&plugin, &cases)
+                .into_iter()
                 .filter(|result| !result.is_right()),
         );
     }

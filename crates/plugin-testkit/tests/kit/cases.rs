@@ -3,13 +3,17 @@
 
 use std::fs;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::scripted::Build;
 use outrider_plugin_api::{
     Call, ConfiguredPlugin, Decision, HeaderMap, Interest, LoadError, Metrics, Plugin, Reply,
     ScopedConfig, Slot, Stream,
 };
-use outrider_plugin_testkit::{Case, LoadedPlugin, load_cases, read_cases, run_case};
+use outrider_plugin_formats::PluginPackage;
+use outrider_plugin_testkit::{
+    Arrival, Case, LoadedPlugin, load_cases, read_cases, run_case, run_cases,
+};
 use serde_json::{Value, json};
 
 fn problems(text: &str) -> String {
@@ -69,7 +73,14 @@ fn a_folder_without_cases_is_wrong() {
         .map(|case| case.name)
         .collect();
     assert_eq!(names, ["a", "b"]);
-    assert!(load_cases(&folder.path().join("nowhere")).is_err());
+    let problems = load_cases(&folder.path().join("nowhere")).unwrap_err();
+    assert!(
+        problems
+            .first()
+            .unwrap()
+            .to_string()
+            .contains("this folder is not there")
+    );
 }
 
 /// Sets the header that its configuration names, and answers where that says a status.
@@ -166,4 +177,71 @@ fn what_came_out_differently_is_told() {
     ];
     let told = texts.map(|text| format!("{text}\n=> {}", outcome(text)));
     insta::assert_snapshot!(told.join("\n\n"));
+}
+
+#[test]
+fn results_have_the_order_of_the_cases() {
+    let cases: Vec<_> = (0..100)
+        .map(|number| {
+            case(&format!(
+                "{{name: c{number}, expect: {{response: {{status: {}}}}}}}",
+                200 + number % 2
+            ))
+        })
+        .collect();
+    let results = run_cases(&setting(), &cases);
+    assert_eq!(results.len(), 100);
+    for (number, result) in results.iter().enumerate() {
+        assert_eq!(result.name, format!("c{number}"));
+        assert_eq!(result.is_right(), number % 2 == 0);
+    }
+    assert!(run_cases(&setting(), &[]).is_empty());
+}
+
+/// How often a case is run: once for each way in which what it sends can arrive.
+#[test]
+fn only_bodies_can_arrive_in_several_ways() {
+    let runs = |text: &str| {
+        let loads = Arc::new(AtomicUsize::new(0));
+        let counter = Arc::clone(&loads);
+        let plugin = LoadedPlugin::new("setting", move |_| {
+            counter.fetch_add(1, Ordering::Relaxed);
+            Ok(Arc::new(Setting))
+        });
+        run_case(&plugin, &case(text));
+        loads.load(Ordering::Relaxed)
+    };
+    assert_eq!(runs("{name: a, refused: x}"), 1);
+    assert_eq!(runs("{name: a, expect: {response: {status: 200}}}"), 1);
+    for message in [
+        "request: {body: x}",
+        "request: {chunks: [x]}",
+        "upstream: {body: x}",
+        "upstream: {chunks: [x], trailers: {a: b}}",
+    ] {
+        let text = format!("{{name: a, {message}, expect: {{response: {{status: 200}}}}}}");
+        assert_eq!(runs(&text), Arrival::ALL.len(), "{text}");
+        let text = format!(
+            "{{name: a, steps: [{{expect: {{response: {{status: 200}}}}}}, {{{message}, expect: {{response: {{status: 200}}}}}}]}}"
+        );
+        assert_eq!(runs(&text), Arrival::ALL.len(), "{text}");
+    }
+}
+
+#[test]
+fn a_difference_of_one_way_names_it() {
+    let code = "return { version = 'v2', on_response_body = function(_, last)
+      if last and envoy.resp.get_body() == '' then envoy.resp.set_body('!') end
+    end }";
+    let manifest = json!({"name": "marking", "runtime": "lua", "body": "stream"});
+    let plugin = LoadedPlugin::from_package(&PluginPackage {
+        manifest: serde_json::from_value(manifest).unwrap(),
+        digest: String::new(),
+        files: [("main.lua".to_owned(), code.to_owned())].into(),
+        schema: None,
+        folder: "marking".to_owned(),
+    })
+    .unwrap();
+    let case = case("{name: a, upstream: {chunks: [b]}, expect: {response: {body: b}}}");
+    insta::assert_snapshot!(run_case(&plugin, &case).to_string());
 }

@@ -1,0 +1,34 @@
+//! `outrider plugin`: for those who write plugins.
+
+mod new;
+mod test;
+
+use clap::{Args, Subcommand};
+
+use crate::exit::Exit;
+
+const EXAMPLES: &str = "\
+Examples:
+  outrider plugin new lua hello      make the plugin ./hello, which works
+  outrider plugin test hello         run its cases, without Envoy";
+
+/// Begin a plugin, and test plugins
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES, disable_help_subcommand = true)]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    New(new::Arguments),
+    Test(test::Arguments),
+}
+
+pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
+    match &arguments.command {
+        Command::New(arguments) => new::run(arguments),
+        Command::Test(arguments) => Ok(test::run(arguments)),
+    }
+}

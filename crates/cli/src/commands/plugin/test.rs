@@ -1,0 +1,306 @@
+//! `outrider plugin test`: runs plugins' cases, without Envoy.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use clap::Args;
+use outrider_plugin_formats::Problem;
+use outrider_plugin_testkit::{CaseResult, Difference, LoadedPlugin, load_cases, run_cases};
+use serde_json::{Value, json};
+
+use crate::exit::{self, Exit};
+use crate::output::{self, BAD, BOLD, DIM, GOOD, Styled};
+
+const EXAMPLES: &str = "\
+Examples:
+  outrider plugin test                 the plugin in this folder, or every one below it
+  outrider plugin test plugins/hello
+  outrider plugin test plugins --json | jq -r '.plugins[] | select(.ok | not) | .folder'";
+
+/// Run the cases of plugins, without Envoy
+///
+/// The cases are the files cases/*.yaml in a plugin's folder: what comes in, and what has to come of
+/// it. Upstreams, services that the plugin asks, and the clock are the case's own; waiting takes no
+/// time.
+#[derive(Debug, Args)]
+#[command(after_help = format!("{EXAMPLES}\n\n{}", exit::HELP))]
+pub(crate) struct Arguments {
+    /// A plugin's folder, or one with plugins below it
+    #[arg(value_name = "DIR", default_value = ".")]
+    folders: Vec<PathBuf>,
+    /// Print JSON: {"ok", "problems", "plugins": [{"folder", "plugin", "ok", "problems", "cases":
+    /// [{"file", "line", "name", "differences": [{"what", "expected", "got"}]}]}]}
+    #[arg(long)]
+    json: bool,
+}
+
+/// What marks a folder as a plugin's.
+const MANIFEST: &str = outrider_plugin_store::MANIFEST;
+/// What marks a folder as a cache, by common agreement; build systems fill theirs with thousands of
+/// files.
+const CACHE: &str = "CACHEDIR.TAG";
+const DEEPEST: usize = 16;
+
+/// What came of one plugin.
+struct Report {
+    folder: PathBuf,
+    /// Unknown where its manifest cannot be read.
+    plugin: Option<String>,
+    results: Vec<CaseResult>,
+    /// Why its cases could not run.
+    problems: Vec<Problem>,
+}
+
+impl Report {
+    fn is_right(&self) -> bool {
+        self.problems.is_empty() && self.results.iter().all(CaseResult::is_right)
+    }
+
+    fn wrong(&self) -> impl Iterator<Item = &CaseResult> {
+        self.results.iter().filter(|result| !result.is_right())
+    }
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Exit {
+    let begun = Instant::now();
+    let (folders, problems) = find(&arguments.folders);
+    let mut reports = Vec::new();
+    for folder in folders {
+        let report = test(folder);
+        if !arguments.json {
+            tell(&report);
+        }
+        reports.push(report);
+    }
+    let is_right = problems.is_empty() && reports.iter().all(Report::is_right);
+    if arguments.json {
+        output::json(&json!({
+            "ok": is_right,
+            "problems": problems,
+            "plugins": reports.iter().map(to_json).collect::<Vec<_>>(),
+        }));
+    } else {
+        for problem in &problems {
+            output::line(output::problem(problem));
+        }
+        sum_up(&reports, problems.len(), begun);
+    }
+    if is_right { Exit::Good } else { Exit::Problems }
+}
+
+/// The plugins' folders that `folders` are, or that are below them, each once.
+fn find(folders: &[PathBuf]) -> (Vec<PathBuf>, Vec<Problem>) {
+    let mut found = Vec::new();
+    let mut problems = Vec::new();
+    for folder in folders {
+        let before = (found.len(), problems.len());
+        if !folder.exists() {
+            problems.push(problem(folder, "there is no such folder", None));
+        } else if !folder.is_dir() {
+            problems.push(problem(
+                folder,
+                "this is a file; cases belong to a plugin that is a folder",
+                Some("give the folder that has the plugin.yaml"),
+            ));
+        } else {
+            search(folder, 0, &mut found, &mut problems);
+            if (found.len(), problems.len()) == before {
+                problems.push(problem(
+                    folder,
+                    "there is no plugin in this folder, nor below it",
+                    Some(
+                        "a plugin is a folder with a plugin.yaml in it; `outrider plugin new lua NAME` makes one",
+                    ),
+                ));
+            }
+        }
+    }
+    let mut seen = BTreeSet::new();
+    found.retain(|folder| {
+        let real = fs::canonicalize(folder).unwrap_or_else(|_| folder.clone());
+        seen.insert(real)
+    });
+    (found, problems)
+}
+
+fn search(folder: &Path, depth: usize, found: &mut Vec<PathBuf>, problems: &mut Vec<Problem>) {
+    if folder.join(MANIFEST).is_file() {
+        // `./hello` is `hello`, as one would write it oneself.
+        let short = folder.strip_prefix(".").unwrap_or(folder);
+        let is_here = short.as_os_str().is_empty();
+        found.push(if is_here { folder } else { short }.to_owned());
+        return;
+    }
+    if depth == DEEPEST || folder.join(CACHE).is_file() {
+        return;
+    }
+    let entries = fs::read_dir(folder).and_then(Iterator::collect::<Result<Vec<_>, _>>);
+    let entries = match entries {
+        Ok(entries) => entries,
+        Err(error) => {
+            problems.push(problem(folder, &format!("cannot be read: {error}"), None));
+            return;
+        }
+    };
+    let mut below: Vec<_> = entries
+        .into_iter()
+        .filter(|entry| {
+            // Links are not followed: they may form rings.
+            entry.file_type().is_ok_and(|kind| kind.is_dir())
+                && !entry.file_name().as_encoded_bytes().starts_with(b".")
+        })
+        .map(|entry| entry.path())
+        .collect();
+    below.sort();
+    for folder in below {
+        search(&folder, depth + 1, found, problems);
+    }
+}
+
+fn problem(place: &Path, message: &str, mend: Option<&str>) -> Problem {
+    Problem {
+        file: place.display().to_string(),
+        line: 0,
+        column: 0,
+        message: message.to_owned(),
+        mend: mend.map(str::to_owned),
+    }
+}
+
+fn test(folder: PathBuf) -> Report {
+    let mut report = Report {
+        folder,
+        plugin: None,
+        results: Vec::new(),
+        problems: Vec::new(),
+    };
+    let package = match outrider_plugin_store::open(&report.folder) {
+        Ok(package) => package,
+        Err(problems) => {
+            report.problems = problems;
+            return report;
+        }
+    };
+    report.plugin = Some(package.manifest.name.clone());
+    let plugin = LoadedPlugin::from_package(&package)
+        .map_err(|error| vec![LoadedPlugin::problem(&package, &error)]);
+    let cases = load_cases(&report.folder.join("cases"));
+    match (plugin, cases) {
+        (Ok(plugin), Ok(cases)) => report.results = run_cases(&plugin, &cases),
+        // All that is wrong at once, the code's and the cases'.
+        (plugin, cases) => {
+            report.problems = [plugin.err(), cases.err()]
+                .into_iter()
+                .flatten()
+                .flatten()
+                .collect();
+        }
+    }
+    report
+}
+
+fn to_json(report: &Report) -> Value {
+    json!({
+        "folder": report.folder.display().to_string(),
+        "plugin": report.plugin,
+        "ok": report.is_right(),
+        "problems": report.problems,
+        "cases": report.results,
+    })
+}
+
+fn tell(report: &Report) {
+    let folder = report.folder.display();
+    let name = match &report.plugin {
+        Some(plugin) if !report.folder.ends_with(plugin) => format!(
+            "{} {}",
+            Styled(BOLD, plugin),
+            Styled(DIM, format!("({folder})"))
+        ),
+        _ => Styled(BOLD, folder).to_string(),
+    };
+    let ran = report.results.len();
+    if report.is_right() {
+        let cases = output::counted(ran, "case");
+        output::line(format_args!("{}    {name}: {cases}", Styled(GOOD, "ok")));
+    } else if report.problems.is_empty() {
+        let wrong = report.wrong().count();
+        output::line(format_args!(
+            "{} {name}: {wrong} of {}",
+            Styled(BAD, "wrong"),
+            output::counted(ran, "case")
+        ));
+        for result in report.wrong() {
+            tell_case(result);
+        }
+        output::line("");
+    } else {
+        output::line(format_args!(
+            "{} {name}: its cases cannot run",
+            Styled(BAD, "wrong")
+        ));
+        for problem in &report.problems {
+            output::line(output::problem(problem));
+        }
+        output::line("");
+    }
+}
+
+fn tell_case(result: &CaseResult) {
+    let CaseResult {
+        file,
+        line,
+        name,
+        differences,
+    } = result;
+    output::line(format_args!(
+        "{}: {name}",
+        Styled(BOLD, format!("{file}:{line}"))
+    ));
+    for Difference {
+        what,
+        expected,
+        got,
+    } in differences
+    {
+        output::line(format_args!(
+            "    {what}\n      expected: {}\n      got:      {}",
+            Styled(GOOD, expected),
+            Styled(BAD, got)
+        ));
+    }
+}
+
+fn sum_up(reports: &[Report], problems: usize, begun: Instant) {
+    let ran: usize = reports.iter().map(|report| report.results.len()).sum();
+    let wrong: usize = reports.iter().map(|report| report.wrong().count()).sum();
+    let problems = problems
+        + reports
+            .iter()
+            .map(|report| report.problems.len())
+            .sum::<usize>();
+    let cases = format!(
+        "{} of {}",
+        output::counted(ran, "case"),
+        output::counted(reports.len(), "plugin")
+    );
+    let mut parts = Vec::new();
+    if wrong > 0 {
+        parts.push(format!("{wrong} wrong"));
+    }
+    if problems > 0 {
+        parts.push(output::counted(problems, "problem"));
+    }
+    let verdict = if parts.is_empty() {
+        Styled(GOOD, "all as they should be".to_owned())
+    } else {
+        Styled(BAD, parts.join(", "))
+    };
+    let took = format!("{} ms", begun.elapsed().as_millis());
+    output::line(format_args!(
+        "{cases}: {verdict} {}",
+        Styled(DIM, format!("({took})"))
+    ));
+}
