@@ -9,11 +9,14 @@
 mod configured;
 mod ffi;
 mod file_log;
+mod moment;
+mod patterns;
 mod plugin;
 mod query;
 mod schema;
 mod shared;
 mod source;
+mod store;
 mod streams;
 mod vm;
 mod watchdog;

@@ -1,4 +1,4 @@
-//! Query parameters of a request's path, percent-decoded.
+//! Query parameters, percent-decoded.
 
 use std::ops::Range;
 
@@ -9,15 +9,18 @@ pub(crate) struct Span {
     pub(crate) value: Range<usize>,
 }
 
-/// Decodes at most `limit` parameters of a path into `decoded`, which is emptied first. A parameter
+/// The query of a path, without its `?`.
+pub(crate) fn of_path(path: &[u8]) -> &[u8] {
+    let start = path.iter().position(|byte| *byte == b'?');
+    let query = start.and_then(|start| path.get(start + 1..));
+    let query = query.unwrap_or_default();
+    query.split(|byte| *byte == b'#').next().unwrap_or_default()
+}
+
+/// Decodes at most `limit` parameters of a query into `decoded`, which is emptied first. A parameter
 /// without `=` has an empty value; a `%` that starts no valid escape stands for itself.
-pub(crate) fn decode(path: &[u8], limit: usize, decoded: &mut Vec<u8>) -> Vec<Span> {
+pub(crate) fn decode(query: &[u8], limit: usize, decoded: &mut Vec<u8>) -> Vec<Span> {
     decoded.clear();
-    let Some(start) = path.iter().position(|byte| *byte == b'?') else {
-        return Vec::new();
-    };
-    let query = path.get(start + 1..).unwrap_or_default();
-    let query = query.split(|byte| *byte == b'#').next().unwrap_or_default();
     query
         .split(|byte| *byte == b'&')
         .filter(|parameter| !parameter.is_empty())
@@ -60,7 +63,7 @@ mod tests {
 
     fn pairs(path: &str, limit: usize) -> Vec<(String, String)> {
         let mut decoded = Vec::new();
-        decode(path.as_bytes(), limit, &mut decoded)
+        decode(of_path(path.as_bytes()), limit, &mut decoded)
             .into_iter()
             .map(|span| {
                 let text = |range| String::from_utf8_lossy(&decoded[range]).into_owned();

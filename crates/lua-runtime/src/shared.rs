@@ -6,6 +6,7 @@ use std::sync::{PoisonError, RwLock};
 use outrider_plugin_api::{MetricId, MetricKind, Metrics};
 
 use crate::file_log::FileLog;
+use crate::store::Store;
 
 /// See the module.
 #[derive(Debug)]
@@ -15,6 +16,7 @@ pub(crate) struct Shared {
     pub(crate) entry: String,
     pub(crate) files: BTreeMap<String, String>,
     pub(crate) file_log: Option<FileLog>,
+    pub(crate) store: Store,
     // Written while the plugin loads and a configuration is checked; read when a name is looked up,
     // which plugins do once.
     metrics: RwLock<BTreeMap<(MetricKind, String), MetricId>>,
@@ -34,6 +36,7 @@ impl Shared {
             entry,
             files,
             file_log,
+            store: Store::new(),
             metrics: RwLock::default(),
         }
     }

@@ -2,10 +2,13 @@
 
 mod budgets;
 mod configuration;
+mod documentation;
 mod fake;
 mod jit;
 mod loading;
 mod pausing;
 mod sandbox;
 mod sdk;
+mod store;
+mod tools;
 mod version1;

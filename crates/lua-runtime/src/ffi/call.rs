@@ -12,6 +12,8 @@ use std::sync::Arc;
 use outrider_plugin_api::{Metrics, Phase, Reply, Slot, Stream, Wake, WakeId};
 use serde_json::Value;
 
+use super::watch::Watch;
+use crate::patterns::Patterns;
 use crate::shared::Shared;
 use crate::streams::Streams;
 
@@ -88,6 +90,10 @@ pub(crate) struct CallState {
     pub(super) tape: Vec<TapeItem>,
     /// Holds the texts that `tape` points to.
     pub(super) document: Value,
+    pub(super) patterns: Patterns,
+    pub(super) watch: Arc<Watch>,
+    /// In bytes.
+    pub(super) memory_budget: usize,
     pub(crate) pending: Pending,
     pub(crate) slot: Slot,
     pub(crate) streams: Streams,
@@ -98,7 +104,12 @@ pub(crate) struct CallState {
 const KEPT_CAPACITY: usize = 64 * 1024;
 
 impl CallState {
-    pub(super) fn new(shared: Arc<Shared>, streams: Streams) -> Box<Self> {
+    pub(super) fn new(
+        shared: Arc<Shared>,
+        streams: Streams,
+        watch: Arc<Watch>,
+        memory_budget: usize,
+    ) -> Box<Self> {
         Box::new(Self {
             head: Head {
                 phase: -1,
@@ -120,6 +131,9 @@ impl CallState {
             staged: Vec::new(),
             tape: Vec::new(),
             document: Value::Null,
+            patterns: Patterns::default(),
+            watch,
+            memory_budget,
             pending: Pending::Nothing,
             slot: Slot::default(),
             streams,

@@ -8,6 +8,7 @@
 //! them into traces, where nothing of that is allowed.
 
 mod bodies;
+mod crypto;
 mod facts;
 mod frame;
 mod headers;
@@ -15,7 +16,11 @@ mod loading;
 mod logs;
 mod metadata;
 mod metrics;
+mod patterns;
+mod store;
 mod texts;
+mod times;
+mod urls;
 mod waiting;
 
 use std::ffi::c_void;
@@ -107,6 +112,40 @@ host_functions! {
         json_parse(value: text, length: int);
         base64_encode(value: text, length: int);
         base64_decode(value: text, length: int);
+    }
+    times {
+        clock();
+        monotonic();
+        format_time(kind: int, at: real);
+        parse_time(kind: int, value: text, length: int);
+    }
+    crypto {
+        sha256(value: text, length: int);
+        hmac_sha256(key: text, key_length: int, value: text, length: int);
+        equal(first: text, first_length: int, second: text, second_length: int);
+        hex_encode(value: text, length: int);
+        hex_decode(value: text, length: int);
+        uuid();
+    }
+    urls {
+        url_encode(value: text, length: int);
+        url_decode(value: text, length: int);
+        parse_query(value: text, length: int, limit: int);
+        build_query();
+    }
+    patterns {
+        re_find(pattern: text, pattern_length: int, subject: text, length: int, from: int);
+        re_captures(pattern: text, pattern_length: int, subject: text, length: int, from: int);
+        re_replace(pattern: text, pattern_length: int, subject: text, length: int,
+                   replacement: text, replacement_length: int, limit: int);
+    }
+    store {
+        store_get(key: text, length: int);
+        store_set(key: text, length: int, kind: int, value: text, value_length: int,
+                  number: real, time: real, only_new: int);
+        store_increment(key: text, length: int, amount: real, initial: real, time: real);
+        store_delete(key: text, length: int);
+        store_remaining(key: text, length: int);
     }
 }
 

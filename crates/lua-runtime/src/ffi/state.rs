@@ -130,12 +130,14 @@ impl State {
         }
         // SAFETY: the VM is live, new, and closed only in `drop`, which uninstalls first.
         let memory = unsafe { Memory::install(lua, memory_budget) };
-        let call = Box::into_raw(CallState::new(shared, streams));
+        let watch = Arc::new(Watch::new(lua));
+        let call = CallState::new(shared, streams, Arc::clone(&watch), memory_budget);
+        let call = Box::into_raw(call);
         let mut state = Self {
             lua,
             call,
             memory,
-            watch: Arc::new(Watch::new(lua)),
+            watch,
             entries: [0; ENTRIES],
             handlers: [0; HANDLERS],
             collected: 0,

@@ -139,6 +139,11 @@ impl Watch {
         Err(OverBudget)
     }
 
+    /// Whether the call that runs has used up its time; asked by what runs for long in the host.
+    pub(super) fn is_overdue(&self) -> bool {
+        self.deadline.load(Ordering::Relaxed) == OVERDUE
+    }
+
     /// Looks at the VM, and interrupts its call if `now` is after its deadline and it has run for its
     /// budget.
     pub(crate) fn look(&self, now: u64) -> Sight {

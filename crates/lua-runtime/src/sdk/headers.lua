@@ -30,25 +30,27 @@ local function take_pairs(count)
 end
 core.take_pairs = take_pairs
 
--- Stages a table of headers (a value may be a table of values).
-function core.stage_headers(headers)
+-- Stages a table of names to values (a value may be a table of values). `what` they are called.
+function core.stage_pairs(pairs_by_name, what)
     host_stage_clear(call)
-    for name, value in pairs(headers) do
+    for name, value in pairs(pairs_by_name) do
         if type(name) ~= "string" then
-            expect(name, "string", "a header's name", 4)
+            expect(name, "string", "a " .. what .. "'s name", 4)
         end
         if type(value) == "table" then
             for _, one in ipairs(value) do
-                one = to_text(one, "the value of header " .. name, 4)
+                one = to_text(one, "the value of " .. what .. " " .. name, 4)
                 host_stage(call, name, #name, one, #one)
             end
         else
-            value = to_text(value, "the value of header " .. name, 4)
+            if type(value) ~= "string" then
+                value = to_text(value, "the value of " .. what .. " " .. name, 4)
+            end
             host_stage(call, name, #name, value, #value)
         end
     end
 end
-local stage_headers = core.stage_headers
+local stage_pairs = core.stage_pairs
 
 local function absent(what)
     error("there are no " .. what .. " in this phase", 3)
@@ -161,7 +163,7 @@ local function publish(target, map, noun, what)
         if type(headers) ~= "table" then
             expect(headers, "table", "the headers")
         end
-        stage_headers(headers)
+        stage_pairs(headers, "header")
         local answer = host_replace(call, map)
         if answer < 0 then
             fail(answer)

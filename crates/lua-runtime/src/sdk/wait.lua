@@ -61,7 +61,7 @@ local function http_call(cluster, headers, body, timeout)
         error("the timeout must be a number of milliseconds above 0", 2)
     end
     body = body == nil and "" or to_text(body, "the body")
-    core.stage_headers(headers)
+    core.stage_pairs(headers, "header")
     if host_callout(call, cluster, #cluster, body, #body, timeout) ~= 1 then
         return nil, text(call.data, call.length)
     end
@@ -108,7 +108,7 @@ local function respond(headers, body, details)
             sent[name] = value
         end
     end
-    core.stage_headers(sent)
+    core.stage_pairs(sent, "header")
     host_reply(call, status, body, #body, details, #details)
     suspend("envoy.respond")
 end

@@ -45,6 +45,8 @@ pub(super) struct FakeStream {
     pub(super) panics: bool,
     /// Since when the clock runs; none: it stands.
     pub(super) clock: Option<std::time::Instant>,
+    /// How far on the clock is, in milliseconds.
+    pub(super) offset: u64,
 }
 
 impl FakeStream {
@@ -275,7 +277,7 @@ impl Stream for FakeStream {
         let since = self
             .clock
             .map_or(500, |clock| clock.elapsed().as_millis() as u64);
-        1_700_000_000_000 + since
+        1_700_000_000_000 + since + self.offset
     }
 
     fn start_unix_millis(&self) -> u64 {

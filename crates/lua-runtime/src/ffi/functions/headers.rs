@@ -184,7 +184,11 @@ pub(super) unsafe extern "C" fn query(call: *mut CallState, limit: i32) -> i32 {
             let path = stream
                 .header(HeaderMap::RequestHeaders, b":path", 0)
                 .unwrap_or_default();
-            let spans = crate::query::decode(path, limit.max(0) as usize, &mut state.scratch);
+            let spans = crate::query::decode(
+                crate::query::of_path(path),
+                limit.max(0) as usize,
+                &mut state.scratch,
+            );
             state.pairs.clear();
             for span in spans {
                 let name = state.scratch.get(span.name).unwrap_or_default();

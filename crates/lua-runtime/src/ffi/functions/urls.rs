@@ -1,0 +1,100 @@
+//! Percent-encoding, and queries. These need no stream.
+
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode, percent_encode};
+
+use super::super::call::CallState;
+use super::frame::{bytes, pair, show_pairs, show_scratch, with};
+
+/// All that RFC 3986 does not leave as it is in every place.
+const ENCODED: &AsciiSet = &NON_ALPHANUMERIC
+    .remove(b'-')
+    .remove(b'.')
+    .remove(b'_')
+    .remove(b'~');
+
+/// 1: here it is.
+pub(super) unsafe extern "C" fn url_encode(
+    call: *mut CallState,
+    value: *const u8,
+    length: i32,
+) -> i32 {
+    // SAFETY: called by the SDK, with its call state and a string.
+    unsafe {
+        with(call, |state| {
+            state.scratch.clear();
+            append(bytes(value, length), &mut state.scratch);
+            show_scratch(state);
+            1
+        })
+    }
+}
+
+/// 1: here it is.
+pub(super) unsafe extern "C" fn url_decode(
+    call: *mut CallState,
+    value: *const u8,
+    length: i32,
+) -> i32 {
+    // SAFETY: called by the SDK, with its call state and a string.
+    unsafe {
+        with(call, |state| {
+            state.scratch.clear();
+            state.scratch.extend(percent_decode(bytes(value, length)));
+            show_scratch(state);
+            1
+        })
+    }
+}
+
+/// The number of parameters, at most `limit`, as pairs.
+pub(super) unsafe extern "C" fn parse_query(
+    call: *mut CallState,
+    value: *const u8,
+    length: i32,
+    limit: i32,
+) -> i32 {
+    // SAFETY: called by the SDK, with its call state and a string.
+    unsafe {
+        with(call, |state| {
+            let query = bytes(value, length);
+            let query = query.strip_prefix(b"?").unwrap_or(query);
+            let spans = crate::query::decode(query, limit.max(0) as usize, &mut state.scratch);
+            state.pairs.clear();
+            for span in spans {
+                let name = state.scratch.get(span.name).unwrap_or_default();
+                let value = state.scratch.get(span.value).unwrap_or_default();
+                state.pairs.push(pair(name, value));
+            }
+            show_pairs(state)
+        })
+    }
+}
+
+/// 1: here is a query of the staged pairs, by name, those of one name in their order.
+pub(super) unsafe extern "C" fn build_query(call: *mut CallState) -> i32 {
+    // SAFETY: called by the SDK, with its call state.
+    unsafe {
+        with(call, |state| {
+            state
+                .staged
+                .sort_by(|(first, _), (second, _)| first.cmp(second));
+            state.scratch.clear();
+            for (name, value) in state.staged.drain(..) {
+                if !state.scratch.is_empty() {
+                    state.scratch.push(b'&');
+                }
+                append(&name, &mut state.scratch);
+                state.scratch.push(b'=');
+                append(&value, &mut state.scratch);
+            }
+            show_scratch(state);
+            1
+        })
+    }
+}
+
+fn append(text: &[u8], out: &mut Vec<u8>) {
+    for piece in percent_encode(text, ENCODED) {
+        out.extend_from_slice(piece.as_bytes());
+    }
+}
