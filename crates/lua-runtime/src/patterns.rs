@@ -20,9 +20,11 @@ const KEPT: usize = 32;
 const LONGEST: usize = 4096;
 /// How large a compiled pattern, and what its searches remember, may be, in bytes.
 const LARGEST: usize = 128 * 1024;
-/// A search may take about so many steps, which is some tenths of a second at the very worst; patterns
+/// A search may take about so many steps, which is a few tenths of a second at the very worst; patterns
 /// that are not made for it take a thousandth of that.
-const MOST_STEPS: usize = 1 << 27;
+const MOST_STEPS: usize = 1 << 25;
+/// The longest replacement, in bytes.
+const LONGEST_REPLACEMENT: usize = 64 * 1024;
 
 /// Why there is no answer, as text for the plugin's author.
 #[derive(Debug, PartialEq, Eq)]
@@ -170,6 +172,12 @@ impl Pattern {
         out: &mut Vec<u8>,
     ) -> Result<usize, PatternError> {
         self.bounded(subject)?;
+        if replacement.len() > LONGEST_REPLACEMENT {
+            return Err(PatternError::Refused(format!(
+                "the replacement has {} bytes; {LONGEST_REPLACEMENT} are allowed",
+                replacement.len()
+            )));
+        }
         let Self {
             regex, locations, ..
         } = self;
@@ -194,7 +202,10 @@ impl Pattern {
             interpolate::bytes(
                 replacement,
                 |group, out| {
-                    if let Some((start, end)) = locations.get(group) {
+                    // One replacement may name a large group many times.
+                    if out.len() <= largest
+                        && let Some((start, end)) = locations.get(group)
+                    {
                         out.extend_from_slice(part(start, end));
                     }
                 },
@@ -331,7 +342,7 @@ mod tests {
         let mut patterns = Patterns::default();
         let large = patterns.get(b"(x+x+)+y{500}").unwrap();
         let began = std::time::Instant::now();
-        assert_eq!(large.find(&vec![b'x'; 100_000], 0), Ok(None));
+        assert_eq!(large.find(&vec![b'x'; 50_000], 0), Ok(None));
         assert!(began.elapsed() < std::time::Duration::from_secs(2));
         let refused = large.find(&vec![b'x'; 10_000_000], 0);
         let Err(PatternError::Refused(message)) = refused else {
@@ -346,6 +357,14 @@ mod tests {
         let over = plain.replace(b"xx", b"y", 9, 99, || true, &mut out);
         assert_eq!(over, Err(PatternError::Time));
         let over = plain.replace(b"xx", &[b'y'; 60], 9, 99, || false, &mut out);
+        assert!(matches!(over, Err(PatternError::Refused(_))));
+        let whole = patterns.get(b"x+").unwrap();
+        let mut out = Vec::new();
+        let (text, many) = (vec![b'x'; 1 << 20], b"$0".repeat(30_000));
+        let over = whole.replace(&text, &many, 9, 1 << 22, || false, &mut out);
+        assert!(matches!(over, Err(PatternError::Refused(_))));
+        assert!(out.len() <= 6 << 20, "{}", out.len());
+        let over = whole.replace(b"x", &vec![b'y'; 70_000], 9, 1 << 22, || false, &mut out);
         assert!(matches!(over, Err(PatternError::Refused(_))));
     }
 }

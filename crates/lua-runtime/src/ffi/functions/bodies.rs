@@ -6,7 +6,7 @@ use super::super::call::CallState;
 use super::frame::{bytes, show_scratch, show_text, with_stream};
 
 /// The answer of `set_body` when the length has been announced.
-const LENGTH_ANNOUNCED: i32 = -4;
+const REFUSED: i32 = -4;
 
 fn direction(number: i32) -> Direction {
     if number == 0 {
@@ -58,7 +58,7 @@ pub(super) unsafe extern "C" fn body(call: *mut CallState, way: i32) -> i32 {
     }
 }
 
-/// 1: done; 0: there is none; [`LENGTH_ANNOUNCED`].
+/// 1: done; 0: there is none; [`REFUSED`].
 pub(super) unsafe extern "C" fn set_body(
     call: *mut CallState,
     way: i32,
@@ -74,9 +74,9 @@ pub(super) unsafe extern "C" fn set_body(
                     show_text(state, &error.to_string());
                     0
                 }
-                Err(error @ BodyError::LengthAnnounced) => {
+                Err(error @ (BodyError::LengthAnnounced | BodyError::TooLarge(_))) => {
                     show_text(state, &error.to_string());
-                    LENGTH_ANNOUNCED
+                    REFUSED
                 }
             }
         })
