@@ -377,6 +377,7 @@ async fn an_envoy_that_ends_by_itself_ends_the_command_with_its_reason() {
         .wait("error: Envoy ended by itself", SOON)
         .unwrap();
     assert!(told.contains("signal: 9"), "{told}");
+    assert!(told.contains("something killed it"), "{told}");
     let ended = gateway.wait_end().unwrap_err().to_string();
     assert!(ended.contains("exit status: 3"), "{ended}");
     echo.stop().await;

@@ -5,8 +5,16 @@
 
 use crate::log::{Level, LogLine};
 
-/// The sentence for the end of an Envoy that wrote these lines last.
-pub(crate) fn of_end(lines: &[LogLine]) -> String {
+/// What ends a process at once, without a word in its log.
+const KILL: i32 = 9;
+
+/// The sentence for the end of an Envoy that wrote these lines last, and that a signal ended if one
+/// is named.
+pub(crate) fn of_end(lines: &[LogLine], signal: Option<i32>) -> String {
+    if signal == Some(KILL) {
+        return "something killed it; if nobody did, the kernel may have, for want of memory"
+            .to_owned();
+    }
     let told = |at_least: Level| {
         lines.iter().rev().find(move |line| {
             line.level >= at_least && !["stderr", "backtrace"].contains(&line.component.as_str())
@@ -178,7 +186,7 @@ mod tests {
         .into_iter()
         .map(LogLine::parse)
         .collect();
-        assert_eq!(of_end(&lines), "yaml-cpp: error at line 2");
+        assert_eq!(of_end(&lines, None), "yaml-cpp: error at line 2");
         let crash: Vec<LogLine> = [
             "[t][error][dynamic_modules] plugin a: main.lua:3: oh",
             "[t][critical][backtrace] Caught Segmentation fault, suspect faulting address 0x6e4",
@@ -188,10 +196,19 @@ mod tests {
         .map(LogLine::parse)
         .collect();
         assert_eq!(
-            of_end(&crash),
+            of_end(&crash, Some(11)),
             "Caught Segmentation fault, suspect faulting address 0x6e4"
         );
-        assert_eq!(of_end(&lines[2..3]), "yaml-cpp: error at line 2");
-        assert_eq!(of_end(&[]), "it wrote nothing");
+        assert_eq!(of_end(&lines[2..3], None), "yaml-cpp: error at line 2");
+        assert_eq!(of_end(&[], None), "it wrote nothing");
+    }
+
+    #[test]
+    fn who_is_killed_does_not_blame_its_last_line() {
+        let line = LogLine::parse("[t][info][upstream] lds: add/update listener 'main'");
+        assert_eq!(
+            of_end(&[line], Some(KILL)),
+            "something killed it; if nobody did, the kernel may have, for want of memory"
+        );
     }
 }

@@ -22,12 +22,12 @@ pub enum Error {
         path: PathBuf,
     },
     /// The file cannot be run.
-    #[error("{} cannot be run: {source}", path.display())]
+    #[error("{} cannot be run: {why}", path.display())]
     CannotRun {
         /// The file.
         path: PathBuf,
-        /// Why.
-        source: std::io::Error,
+        /// Why. Not a `source`: whoever prints the chain of causes would say it twice.
+        why: std::io::Error,
     },
     /// The file runs, and is not an Envoy.
     #[error("{} is not an Envoy: `--version` says {said:?}", path.display())]
@@ -57,12 +57,12 @@ pub enum Error {
         output: String,
     },
     /// A file or folder could not be read or written.
-    #[error("{}: {source}", path.display())]
+    #[error("{}: {why}", path.display())]
     File {
         /// Which.
         path: PathBuf,
-        /// Why.
-        source: std::io::Error,
+        /// Why. Not a `source`: whoever prints the chain of causes would say it twice.
+        why: std::io::Error,
     },
     /// Envoy ended by itself.
     #[error("Envoy ended by itself ({status}): {reason}")]
@@ -95,10 +95,10 @@ pub enum Error {
 }
 
 impl Error {
-    pub(crate) fn file(path: impl Into<PathBuf>, source: std::io::Error) -> Self {
+    pub(crate) fn file(path: impl Into<PathBuf>, why: std::io::Error) -> Self {
         Self::File {
             path: path.into(),
-            source,
+            why,
         }
     }
 }

@@ -125,10 +125,7 @@ fn run_pip(environment: &Path, what: &str) -> Result<(), Error> {
         .args(["--no-input", "--quiet", what])
         .stdin(Stdio::null())
         .output()
-        .map_err(|source| Error::CannotRun {
-            path: python,
-            source,
-        })?;
+        .map_err(|why| Error::CannotRun { path: python, why })?;
     if output.status.success() {
         return Ok(());
     }

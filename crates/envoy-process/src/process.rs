@@ -6,7 +6,7 @@
 use std::ffi::OsString;
 use std::fmt;
 use std::fs;
-use std::os::unix::process::CommandExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt as _};
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::OnceLock;
@@ -160,9 +160,9 @@ impl Envoy {
             })
             .stderr(Stdio::piped())
             .process_group(0);
-        let mut child = command.spawn().map_err(|source| Error::CannotRun {
+        let mut child = command.spawn().map_err(|why| Error::CannotRun {
             path: options.binary.clone(),
-            source,
+            why,
         })?;
         let ring = Ring::default();
         let reader = child.stderr.take().map(|stderr| {
@@ -181,9 +181,9 @@ impl Envoy {
         };
         // On an error `envoy` is dropped, and that kills it.
         envoy.guard = Some(
-            Guard::over(envoy.child.id()).map_err(|source| Error::CannotRun {
+            Guard::over(envoy.child.id()).map_err(|why| Error::CannotRun {
                 path: PathBuf::from("/bin/sh"),
-                source,
+                why,
             })?,
         );
         Ok(envoy)
@@ -230,7 +230,7 @@ impl Envoy {
         let skipped = lines.len().saturating_sub(LINES_TOLD);
         Err(Error::Ended {
             status: status.to_string(),
-            reason: diagnosis::of_end(&lines),
+            reason: diagnosis::of_end(&lines, status.signal()),
             last_lines: lines.iter().skip(skipped).map(LogLine::to_string).collect(),
         })
     }

@@ -62,9 +62,9 @@ impl Version {
             .arg("--version")
             .stdin(Stdio::null())
             .output()
-            .map_err(|source| Error::CannotRun {
+            .map_err(|why| Error::CannotRun {
                 path: binary.to_path_buf(),
-                source,
+                why,
             })?;
         let said = String::from_utf8_lossy(&output.stdout);
         parse_said(&said).ok_or_else(|| Error::NotEnvoy {
