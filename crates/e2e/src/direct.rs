@@ -3,9 +3,10 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::time::Duration;
+use std::process::Command;
+use std::time::{Duration, Instant};
 
-use anyhow::Context as _;
+use anyhow::{Context as _, ensure};
 use outrider_envoy_process::{Envoy, Options};
 use outrider_lab::client::Target;
 use serde_json::{Value, json};
@@ -220,6 +221,40 @@ impl Direct {
     /// It has; the error tells its last lines.
     pub fn check_running(&mut self) -> anyhow::Result<()> {
         Ok(self.envoy.check_running()?)
+    }
+
+    /// Envoy's process.
+    pub fn process_id(&self) -> u32 {
+        self.envoy.process_id()
+    }
+
+    /// Sends SIGTERM, and waits for Envoy to end by itself. Fails if it does not, or not well.
+    ///
+    /// # Errors
+    /// See above; the error tells its last lines.
+    pub fn terminate(mut self) -> anyhow::Result<Output> {
+        let sent = Command::new("kill")
+            .args(["-TERM", &self.process_id().to_string()])
+            .status()?;
+        ensure!(sent.success(), "no process to end");
+        let deadline = Instant::now() + Duration::from_secs(20);
+        loop {
+            if let Some(status) = self.envoy.exit_status() {
+                ensure!(
+                    status.success(),
+                    "Envoy ended with {status}:\n{}",
+                    self.log.text()
+                );
+                self.log.assert_no_bugs()?;
+                return Ok(self.log);
+            }
+            ensure!(
+                Instant::now() < deadline,
+                "Envoy does not end:\n{}",
+                self.log.text()
+            );
+            std::thread::sleep(Duration::from_millis(10));
+        }
     }
 
     /// Ends Envoy. Fails if it has ended before, or refused configuration.

@@ -83,8 +83,17 @@ impl Filter {
             start_millis: *start_millis,
         };
         *worker = outrider_plugin_api::Host::worker(&host);
-        let (result, effects) = step(run, &mut host);
+        let (result, mut effects) = step(run, &mut host);
+        if let Some(reply) = &mut effects.reply {
+            crate::grpc::name_status(reply, &host);
+        }
         drop(state);
+        if !self.alive.get() {
+            // Envoy destroyed the filter inside of the step, which nothing that a step calls should
+            // lead to; its plugins are still given back what is theirs.
+            self.end();
+            return Some(result);
+        }
         if !effects.is_empty() {
             self.act(filter, effects);
         }
@@ -135,12 +144,17 @@ impl Filter {
     /// The stream is gone.
     pub(crate) fn end(&self) {
         self.alive.set(false);
+        let Ok(mut state) = self.state.try_borrow_mut() else {
+            // A step is under way; it does this when it is done.
+            return;
+        };
         let State {
             run,
             timer_keys,
             worker,
             ..
-        } = self.state.take();
+        } = std::mem::take(&mut *state);
+        drop(state);
         if let Some(mut run) = run {
             run.end(worker);
         }

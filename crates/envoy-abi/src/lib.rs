@@ -16,6 +16,7 @@
 mod callbacks;
 mod callout;
 mod filter;
+mod grpc;
 mod hooks;
 mod host;
 mod log;

@@ -151,10 +151,15 @@ impl ChainRun {
         if let Some(verdict) = self.over(direction) {
             return (verdict, Effects::default());
         }
+        let (held, _) = lengths(host, direction);
         let flow = self.flow_mut(direction);
         flow.data_waits = true;
         flow.end_waits |= end_of_stream;
-        self.go(direction, host)
+        // Envoy collects what is last with what it holds.
+        flow.collected |= end_of_stream && held > 0;
+        let (verdict, effects) = self.go(direction, host);
+        self.flow_mut(direction).collected = verdict == Verdict::Hold;
+        (verdict, effects)
     }
 
     /// The trailers of a direction are here.
@@ -569,6 +574,7 @@ impl ChainRun {
         let index = self.link_at(direction, position);
         let phase = task.phase(direction);
         let chunk = self.flow(direction).chunk;
+        let collected = self.flow(direction).hold.is_some() || self.flow(direction).collected;
         let mut body = match task {
             Task::Chunk => chunk.map(|chunk| (chunk.window, Length::Announced)),
             Task::WholeBody => chunk.map(|chunk| (chunk.window, Length::Follows)),
@@ -578,6 +584,7 @@ impl ChainRun {
             direction,
             window,
             length,
+            collected,
         });
         // Envoy takes it for a bug when the route is touched later.
         let may_route = direction == Direction::Request

@@ -72,6 +72,12 @@ pub enum BodyError {
          handler, or ask for whole bodies in plugin.yaml"
     )]
     LengthAnnounced,
+    /// It would be larger than the proxy may hold back: so many bytes.
+    #[error(
+        "the body would be larger than the {0} bytes that may be held back; raise `body_limit` of the \
+         gateway"
+    )]
+    TooLarge(usize),
 }
 
 /// What a runtime may ask of the proxy while it is being called for a stream. Bytes that are handed

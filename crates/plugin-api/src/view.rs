@@ -41,6 +41,9 @@ pub(crate) struct BodyView {
     pub(crate) direction: Direction,
     pub(crate) window: Window,
     pub(crate) length: Length,
+    /// Whether the proxy collects this direction's body, and ends the stream, inside of the call,
+    /// when that becomes too large.
+    pub(crate) collected: bool,
 }
 
 /// Who waits for what: event, link, direction.
@@ -277,7 +280,15 @@ impl<H: Host> Stream for View<'_, H> {
                     local.body.splice(window, bytes.iter().copied());
                 }
             }
-            _ => self.replace_in_host(direction, body.window, bytes)?,
+            _ => {
+                let limit = self.host.buffer_limit();
+                let (held, received) = lengths(self.host, direction);
+                let total = (held + received + bytes.len()).saturating_sub(body.window.len());
+                if body.collected && limit > 0 && total > limit && bytes.len() > body.window.len() {
+                    return Err(BodyError::TooLarge(limit));
+                }
+                self.replace_in_host(direction, body.window, bytes)?;
+            }
         }
         let window = Window {
             start: body.window.start,

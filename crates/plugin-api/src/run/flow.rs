@@ -76,6 +76,8 @@ pub(super) struct Flow {
     /// The position that gets the trailers next, once they have come.
     pub(super) trailers: Option<usize>,
     pub(super) suspended: Option<(usize, Task)>,
+    /// The proxy collects the body: what is held back may not grow beyond its limit.
+    pub(super) collected: bool,
     /// Nothing more of this direction goes on.
     pub(super) finished: bool,
 }

@@ -5,7 +5,7 @@ use outrider_plugin_api::{BodyError, Direction};
 use super::super::call::CallState;
 use super::frame::{bytes, show_scratch, show_text, with_stream};
 
-/// The answer of `set_body` when the length has been announced.
+/// The answer of `set_body` when the body cannot have that length.
 const REFUSED: i32 = -4;
 
 fn direction(number: i32) -> Direction {
