@@ -343,7 +343,9 @@ macro_rules! condition {
 }
 
 condition! {
-    /// A condition on a header: its name, and exactly one of the others beside `invert`.
+    /// A condition on a header: its name, and exactly one of the others beside `invert`. Where a request
+    /// has the header more than once, one value that fits is enough; but common headers such as `accept`
+    /// and `authorization` are one value then, joined by commas.
     HeaderCondition, HeaderName, {
         /// `true` turns the condition round; a header that is not there then satisfies it.
         #[serde(default)]

@@ -5,6 +5,38 @@ use std::collections::BTreeMap;
 use super::Request;
 use crate::plan::{Condition, Match, PathMatch, Project, ValueMatch};
 
+/// Headers of which Envoy keeps one line, and joins several values by commas. A condition on any other
+/// header is tried on each of its values.
+const JOINED: [&str; 24] = [
+    "accept",
+    "accept-encoding",
+    "access-control-request-headers",
+    "access-control-request-method",
+    "authorization",
+    "cache-control",
+    "cdn-loop",
+    "content-encoding",
+    "content-type",
+    "expect",
+    "grpc-accept-encoding",
+    "grpc-timeout",
+    "if-match",
+    "if-modified-since",
+    "if-none-match",
+    "if-range",
+    "origin",
+    "pragma",
+    "referer",
+    "user-agent",
+    "via",
+    "x-client-trace-id",
+    "x-forwarded-for",
+    "x-forwarded-host",
+];
+
+/// The values of each name.
+type Values = BTreeMap<String, Vec<String>>;
+
 /// A request as Envoy's routes see it.
 pub(super) struct Seen {
     /// In lower case, without port.
@@ -13,16 +45,28 @@ pub(super) struct Seen {
     /// Normalised.
     path: String,
     query_text: Option<String>,
-    query: BTreeMap<String, String>,
-    /// By name in lower case; several of one name joined by commas.
-    headers: BTreeMap<String, String>,
-    cookies: BTreeMap<String, String>,
+    /// Of several values of one name, the first.
+    query: Values,
+    /// By name in lower case.
+    headers: Values,
+    /// Of several values of one name, the first.
+    cookies: Values,
     pub(super) notes: Vec<String>,
 }
 
 impl Seen {
     pub(super) fn new(request: &Request) -> Self {
         let mut notes = Vec::new();
+        if request
+            .path
+            .contains(|letter: char| letter == '#' || !letter.is_ascii_graphic())
+        {
+            notes.push(
+                "the path holds `#`, a space, or a character that has to be percent-encoded: Envoy \
+                 answers with status 400 where a client sends it so"
+                    .to_owned(),
+            );
+        }
         let without_fragment = request.path.split('#').next().unwrap_or_default();
         let (path, query_text) = match without_fragment.split_once('?') {
             Some((path, query)) => (path, Some(query)),
@@ -38,16 +82,16 @@ impl Seen {
         } else {
             path.to_owned()
         };
-        let mut query = BTreeMap::new();
+        let mut query = Values::new();
         for part in query_text.unwrap_or_default().split('&') {
             let (key, value) = part.split_once('=').unwrap_or((part, ""));
             if !key.is_empty() {
                 query
                     .entry(key.to_owned())
-                    .or_insert_with(|| value.to_owned());
+                    .or_insert_with(|| vec![value.to_owned()]);
             }
         }
-        let mut headers: BTreeMap<String, String> = BTreeMap::new();
+        let mut headers = Values::new();
         for (name, value) in &request.headers {
             if name.contains('_') {
                 notes.push(format!(
@@ -55,15 +99,18 @@ impl Seen {
                 ));
                 continue;
             }
-            headers
-                .entry(name.to_ascii_lowercase())
-                .and_modify(|joined| {
-                    joined.push(',');
-                    joined.push_str(value);
-                })
-                .or_insert_with(|| value.clone());
+            let name = name.to_ascii_lowercase();
+            let joined = JOINED.contains(&name.as_str());
+            let values = headers.entry(name).or_default();
+            match values.first_mut() {
+                Some(line) if joined => {
+                    line.push(',');
+                    line.push_str(value);
+                }
+                _ => values.push(value.clone()),
+            }
         }
-        let mut cookies = BTreeMap::new();
+        let mut cookies = Values::new();
         for (name, value) in &request.headers {
             if !name.eq_ignore_ascii_case("cookie") {
                 continue;
@@ -76,7 +123,7 @@ impl Seen {
                         .unwrap_or(value);
                     cookies
                         .entry(name.to_owned())
-                        .or_insert_with(|| value.to_owned());
+                        .or_insert_with(|| vec![value.to_owned()]);
                 }
             }
         }
@@ -229,11 +276,13 @@ pub(super) fn refusal(matches: &Match, seen: &Seen) -> Option<String> {
     path.or_else(method).or_else(conditions)
 }
 
-fn holds(condition: &Condition, value: Option<&String>) -> bool {
+/// `values`: none when the name is not there.
+fn holds(condition: &Condition, values: Option<&Vec<String>>) -> bool {
     if let ValueMatch::Present(present) = condition.value {
-        return value.is_some() == present;
+        return values.is_some() == present;
     }
-    let fits = value.is_some_and(|value| match &condition.value {
+    let mut values = values.into_iter().flatten();
+    let fits = values.any(|value| match &condition.value {
         ValueMatch::Exact(text) => value == text,
         ValueMatch::Prefix(text) => value.starts_with(text.as_str()),
         ValueMatch::Suffix(text) => value.ends_with(text.as_str()),
@@ -250,7 +299,9 @@ fn whole(regex: &str, text: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{normalise, rank, unescape_unreserved, without_port};
+    use super::{Seen, normalise, rank, unescape_unreserved, without_port};
+    use crate::explain::Request;
+    use crate::plan::{Condition, ValueMatch};
 
     #[test]
     fn hosts() {
@@ -262,6 +313,45 @@ mod tests {
         assert_eq!(rank("a.*", "a.b"), Some((1, 2)));
         assert!(rank("*.b", "a.b") > rank("a.*", "a.b"));
         assert!(rank("a.b", "a.b") > rank("*.b", "a.b"));
+    }
+
+    /// What the real Envoy 1.40 does.
+    #[test]
+    fn headers_of_several_values() {
+        let holds = |name: &str, value: ValueMatch, invert, values: &[&str]| {
+            let request = Request {
+                headers: values
+                    .iter()
+                    .map(|value| (name.to_owned(), (*value).to_owned()))
+                    .collect(),
+                host: "a".to_owned(),
+                path: "/".to_owned(),
+                method: "GET".to_owned(),
+            };
+            let condition = Condition {
+                name: name.to_owned(),
+                value,
+                invert,
+            };
+            super::holds(&condition, Seen::new(&request).headers.get(name))
+        };
+        let exact = || ValueMatch::Exact("z".to_owned());
+        let regex = || ValueMatch::Regex("z,y".to_owned());
+        for (values, any, none, together) in [
+            (&["z"][..], true, false, false),
+            (&["z", "y"], true, false, false),
+            (&["y", "z"], true, false, false),
+            (&["z,y"], false, true, true),
+            (&["y", "y"], false, true, false),
+            (&[], false, true, false),
+        ] {
+            assert_eq!(holds("x-a", exact(), false, values), any, "{values:?}");
+            assert_eq!(holds("x-a", exact(), true, values), none, "{values:?}");
+            assert_eq!(holds("x-a", regex(), false, values), together, "{values:?}");
+        }
+        // These are one line.
+        assert!(!holds("accept", exact(), false, &["z", "y"]));
+        assert!(holds("accept", regex(), false, &["z", "y"]));
     }
 
     #[test]
