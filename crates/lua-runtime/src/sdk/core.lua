@@ -43,6 +43,9 @@ function core.fail(answer, level)
             .. "from on_configure", level)
     elseif answer == -3 then
         error("the stream's state was lost as its VM used up its memory budget", level)
+    elseif answer == -6 then
+        error("a header's name must be a token of HTTP, and its value hold no line break and no NUL",
+            level)
     else
         error("the host could not answer (" .. tostring(answer) .. ")", level)
     end

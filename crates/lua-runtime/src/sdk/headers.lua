@@ -40,13 +40,17 @@ function core.stage_pairs(pairs_by_name, what)
         if type(value) == "table" then
             for _, one in ipairs(value) do
                 one = to_text(one, "the value of " .. what .. " " .. name, 4)
-                host_stage(call, name, #name, one, #one)
+                if host_stage(call, name, #name, one, #one) < 0 then
+                    fail(-6, 3)
+                end
             end
         else
             if type(value) ~= "string" then
                 value = to_text(value, "the value of " .. what .. " " .. name, 4)
             end
-            host_stage(call, name, #name, value, #value)
+            if host_stage(call, name, #name, value, #value) < 0 then
+                fail(-6, 3)
+            end
         end
     end
 end

@@ -42,6 +42,27 @@ fn headers_are_read() {
 }
 
 #[test]
+fn headers_cannot_be_smuggled() {
+    for code in [
+        r#"envoy.req.set_header("x-a", "1\r\nx-b: 2")"#,
+        r#"envoy.req.add_header("x-a", "1\nx-b: 2")"#,
+        r#"envoy.req.set_header("x-a", "1\0")"#,
+        r#"envoy.req.set_header("x a", "1")"#,
+        r#"envoy.req.set_header("", "1")"#,
+        r#"envoy.req.set_header(":", "1")"#,
+        r#"envoy.req.add_header("x-a: 1\r\nx-b", "2")"#,
+        r#"envoy.req.set_headers({ ["x-a"] = { "1", "2\n" } })"#,
+        r#"envoy.respond({ [":status"] = 200, ["x-a"] = "1\r\nx-b: 2" }, "")"#,
+    ] {
+        let fault = fault_of(code);
+        assert!(
+            fault.message.contains("main.lua:") && fault.message.contains("token of HTTP"),
+            "{code}: {fault}"
+        );
+    }
+}
+
+#[test]
 fn headers_are_written() {
     let probe = on_request(
         r#"

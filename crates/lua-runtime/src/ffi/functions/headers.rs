@@ -14,6 +14,20 @@ fn header_map(number: i32) -> HeaderMap {
     }
 }
 
+/// The answer for a header that no message may carry.
+const UNSENDABLE: i32 = -6;
+
+/// Whether a message may carry a header: its name is a token of HTTP (RFC 9110, section 5.6.2) or that
+/// of a pseudo header, and its value holds no NUL and no line break, which would begin another header.
+fn is_sendable(name: &[u8], value: &[u8]) -> bool {
+    let token = name.strip_prefix(b":").unwrap_or(name);
+    let is_token_byte =
+        |byte: &u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(byte);
+    !token.is_empty()
+        && token.iter().all(is_token_byte)
+        && !value.iter().any(|byte| matches!(byte, 0 | b'\r' | b'\n'))
+}
+
 /// 1: found; 0: not.
 pub(super) unsafe extern "C" fn header(
     call: *mut CallState,
@@ -70,7 +84,7 @@ pub(super) unsafe extern "C" fn headers(call: *mut CallState, map: i32) -> i32 {
     }
 }
 
-/// 1: done; 0: the map is not there.
+/// 1: done; 0: the map is not there; [`UNSENDABLE`].
 pub(super) unsafe extern "C" fn set_header(
     call: *mut CallState,
     map: i32,
@@ -83,12 +97,15 @@ pub(super) unsafe extern "C" fn set_header(
     unsafe {
         with_stream(call, |_, stream| {
             let (name, value) = (bytes(name, length), bytes(value, value_length));
+            if !is_sendable(name, value) {
+                return UNSENDABLE;
+            }
             i32::from(stream.set_header(header_map(map), name, value))
         })
     }
 }
 
-/// 1: done; 0: the map is not there.
+/// 1: done; 0: the map is not there; [`UNSENDABLE`].
 pub(super) unsafe extern "C" fn add_header(
     call: *mut CallState,
     map: i32,
@@ -101,6 +118,9 @@ pub(super) unsafe extern "C" fn add_header(
     unsafe {
         with_stream(call, |_, stream| {
             let (name, value) = (bytes(name, length), bytes(value, value_length));
+            if !is_sendable(name, value) {
+                return UNSENDABLE;
+            }
             i32::from(stream.add_header(header_map(map), name, value))
         })
     }
@@ -158,7 +178,7 @@ pub(super) unsafe extern "C" fn stage_clear(call: *mut CallState) -> i32 {
     }
 }
 
-/// 1.
+/// 1; or [`UNSENDABLE`].
 pub(super) unsafe extern "C" fn stage(
     call: *mut CallState,
     name: *const u8,
@@ -170,6 +190,9 @@ pub(super) unsafe extern "C" fn stage(
     unsafe {
         with(call, |state| {
             let (name, value) = (bytes(name, length), bytes(value, value_length));
+            if !is_sendable(name, value) {
+                return UNSENDABLE;
+            }
             state.staged.push((name.to_vec(), value.to_vec()));
             1
         })
