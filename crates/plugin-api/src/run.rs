@@ -126,8 +126,12 @@ impl ChainRun {
         end_of_stream: bool,
         host: &mut H,
     ) -> (Verdict, Effects) {
-        if direction == Direction::Response && self.local.take().is_some() {
-            // The proxy answers itself while the plugins still look at a plugin's reply.
+        if direction == Direction::Response
+            && self.request.cursor < self.states.len()
+            && self.local.take().is_some()
+        {
+            // No upstream has seen the request: the proxy answers itself while the plugins still look
+            // at a plugin's reply.
             self.response.finished = true;
         }
         if let Some(verdict) = self.over(direction) {
@@ -259,8 +263,12 @@ impl ChainRun {
     }
 
     /// Once there was a reply, nothing more of the request goes on; of the response, what comes is
-    /// that reply, and not the chain's business.
+    /// that reply, and not the chain's business. While the plugins still look at it, what comes is an
+    /// upstream's answer to the beginning of the request, and the reply stands in its place.
     fn over(&self, direction: Direction) -> Option<Verdict> {
+        if direction == Direction::Response && self.local.is_some() {
+            return Some(Verdict::Stop);
+        }
         self.flow(direction).finished.then_some(match direction {
             Direction::Request => Verdict::Stop,
             Direction::Response => Verdict::Continue,
