@@ -181,18 +181,53 @@ impl Checker {
             ValidationErrorKind::UniqueItems => {
                 value(format!("{what} has an item twice"), "keep one of the two")
             }
-            ValidationErrorKind::AnyOf { .. } | ValidationErrorKind::OneOfNotValid { .. } => value(
-                format!("{what} has none of the forms that its `config.schema.json` allows"),
-                "see the plugin's README",
-            ),
-            ValidationErrorKind::OneOfMultipleValid { .. } => value(
-                format!(
-                    "{what} has more than one of the forms of which its `config.schema.json` allows one"
+            ValidationErrorKind::AnyOf { .. } | ValidationErrorKind::OneOfNotValid { .. } => {
+                match self.alternative_keys(error) {
+                    Some(keys) => value(
+                        format!("{what} has none of {}", list(keys.iter())),
+                        "add one of them",
+                    ),
+                    None => value(
+                        format!(
+                            "{what} has none of the forms that its `config.schema.json` allows"
+                        ),
+                        "see the plugin's README",
+                    ),
+                }
+            }
+            ValidationErrorKind::OneOfMultipleValid { .. } => match self.alternative_keys(error) {
+                Some(keys) => value(
+                    format!("{what} has more than one of {}", list(keys.iter())),
+                    "keep one of them; `null` removes what a wider scope gave",
                 ),
-                "see the plugin's README",
-            ),
+                None => value(
+                    format!(
+                        "{what} has more than one of the forms of which its `config.schema.json` allows one"
+                    ),
+                    "see the plugin's README",
+                ),
+            },
             _ => value(format!("{what}: {error}"), ""),
         }
+    }
+
+    /// The keys of which one is needed, where all that an `anyOf` or `oneOf` has is such keys.
+    fn alternative_keys(&self, error: &ValidationError<'_>) -> Option<Vec<String>> {
+        let alternatives = self
+            .schema
+            .pointer(error.schema_path().as_str())?
+            .as_array()?;
+        alternatives
+            .iter()
+            .map(|alternative| match alternative.as_object() {
+                Some(only) if only.len() == 1 => match only.get("required")?.as_array()?.as_slice()
+                {
+                    [Value::String(key)] => Some(key.clone()),
+                    _ => None,
+                },
+                _ => None,
+            })
+            .collect()
     }
 
     /// The keys that the schema names beside the keyword that refused one.
