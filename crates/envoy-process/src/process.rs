@@ -142,6 +142,8 @@ impl Envoy {
             .arg("--disable-hot-restart")
             // A field that Envoy does not know is a mistake in a renderer.
             .arg("--reject-unknown-dynamic-fields")
+            // Who follows an access log sees a request within a second, not within ten.
+            .args(["--file-flush-interval-msec", "1000"])
             // Connections of a draining listener are asked to close at once, not spread over time.
             .args(["--drain-strategy", "immediate", "--drain-time-s"])
             .arg(options.drain_time.as_secs().to_string());
