@@ -68,6 +68,8 @@ impl Filter {
         } = &mut *state;
         let run = run.get_or_insert_with(|| {
             *start_millis = unix_millis();
+            // SAFETY: the filter is alive during its hook. A stream stays on its worker.
+            *worker = unsafe { (self.callbacks.http_filter_get_worker_index)(filter) as usize };
             if let Some(limit) = self.config.body_limit() {
                 // SAFETY: the filter is alive during its hook.
                 unsafe { (self.callbacks.http_set_buffer_limit)(filter, u64::from(limit)) }
@@ -81,8 +83,8 @@ impl Filter {
             receiving,
             timer_keys,
             start_millis: *start_millis,
+            worker: *worker,
         };
-        *worker = outrider_plugin_api::Host::worker(&host);
         let (result, mut effects) = step(run, &mut host);
         if let Some(reply) = &mut effects.reply {
             crate::grpc::name_status(reply, &host);

@@ -27,6 +27,7 @@ pub(crate) struct EnvoyHost<'a> {
     pub(crate) receiving: Option<Direction>,
     pub(crate) timer_keys: &'a mut SmallVec<[TimerKey; 1]>,
     pub(crate) start_millis: u64,
+    pub(crate) worker: usize,
 }
 
 pub(crate) fn unix_millis() -> u64 {
@@ -99,8 +100,7 @@ impl EnvoyHost<'_> {
 
 impl Host for EnvoyHost<'_> {
     fn worker(&self) -> usize {
-        // SAFETY: the filter is alive during its hook.
-        unsafe { (self.callbacks.http_filter_get_worker_index)(self.filter) as usize }
+        self.worker
     }
 
     fn header(&self, map: HeaderMap, name: &[u8], index: usize) -> Option<&[u8]> {
