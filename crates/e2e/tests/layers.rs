@@ -42,6 +42,7 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
         ],
     ),
     ("lab", &["gateway", "envoy-process"]),
+    ("bench-native", &[]),
     (
         "plugin-testkit",
         &["plugin-api", "plugin-formats", "yaml", "lua-runtime"],
@@ -64,7 +65,7 @@ const INSIDE: &str = "outrider-envoy-module";
 const NEVER_INSIDE: &[&str] = &["tokio", "hyper", "rustls", "outrider-plugin-testkit"];
 
 /// The only crates in which `unsafe` may be switched on.
-const MAY_BE_UNSAFE: &[&str] = &["envoy-abi", "lua-runtime", "envoy-module"];
+const MAY_BE_UNSAFE: &[&str] = &["bench-native", "envoy-abi", "lua-runtime", "envoy-module"];
 
 fn metadata() -> Value {
     let output = Command::new(env!("CARGO"))

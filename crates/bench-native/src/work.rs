@@ -1,0 +1,155 @@
+//! The work: the same counts, names and values as the benchmark's scripts.
+
+use crate::abi::{
+    BUFFERED_REQUEST_BODY, EnvoyBuffer, FilterPtr, ModuleBuffer, RECEIVED_REQUEST_BODY,
+    REQUEST_HEADERS, RESPONSE_HEADERS, add_header, get_body_chunks, get_body_chunks_size,
+    get_header, received_buffered_request_body, set_header,
+};
+
+const VALUE: &[u8] = b"value";
+/// Where what was not as expected is told, and in a telling configuration everything.
+const TELL: &[u8] = b"x-bench";
+/// A body of more slices than this is not the benchmark's, and its sum comes out wrong.
+const SLICES: usize = 16;
+
+/// What one filter does, read once from its configuration.
+#[derive(Debug)]
+pub(crate) struct Work {
+    set: Vec<Box<[u8]>>,
+    read: Vec<Box<[u8]>>,
+    remove: Vec<Box<[u8]>>,
+    body_reads: usize,
+    /// How many bytes the header reads bring; nothing: tell what came, and of responses too.
+    header_bytes: Option<usize>,
+    body_bytes: Option<usize>,
+}
+
+impl Work {
+    /// Reads `sets=20 reads=10 removals=20 body_reads=30 header_bytes=50 body_bytes=30720`; a number
+    /// that is not there is 0, a count of bytes that is not there is not expected but told.
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        let mut counts = [0; 4];
+        let mut expected = [None; 2];
+        for word in text.split_ascii_whitespace() {
+            let (key, number) = word.split_once('=')?;
+            let number: usize = number.parse().ok()?;
+            match key {
+                "sets" => counts[0] = number,
+                "reads" => counts[1] = number,
+                "removals" => counts[2] = number,
+                "body_reads" => counts[3] = number,
+                "header_bytes" => expected[0] = Some(number),
+                "body_bytes" => expected[1] = Some(number),
+                _ => return None,
+            }
+        }
+        let [sets, reads, removals, body_reads] = counts;
+        let [header_bytes, body_bytes] = expected;
+        Some(Self {
+            set: names(sets),
+            read: names(reads),
+            remove: names(removals),
+            body_reads,
+            header_bytes,
+            body_bytes,
+        })
+    }
+
+    /// Whether the body has to be complete before the stream goes on.
+    pub(crate) fn wants_body(&self) -> bool {
+        self.body_reads > 0
+    }
+
+    pub(crate) fn on_request_headers(&self, filter: FilterPtr) {
+        for name in &self.set {
+            set(filter, name, ModuleBuffer::new(VALUE));
+        }
+        let mut bytes = 0;
+        for name in &self.read {
+            bytes += length_of(filter, name);
+        }
+        for name in &self.remove {
+            set(filter, name, ModuleBuffer::NOTHING);
+        }
+        if self.header_bytes != Some(bytes) {
+            tell(filter, REQUEST_HEADERS, &format!("headers {bytes}"));
+        }
+    }
+
+    pub(crate) fn on_request_body(&self, filter: FilterPtr) {
+        // SAFETY: the filter is Envoy's, inside a hook of its stream.
+        let received_is_all = unsafe { received_buffered_request_body(filter) };
+        let mut bytes = 0;
+        for _ in 0..self.body_reads {
+            if !received_is_all {
+                bytes += body_length(filter, BUFFERED_REQUEST_BODY);
+            }
+            bytes += body_length(filter, RECEIVED_REQUEST_BODY);
+        }
+        if self.body_bytes != Some(bytes) {
+            tell(filter, REQUEST_HEADERS, &format!("body {bytes}"));
+        }
+    }
+
+    pub(crate) fn on_response_headers(&self, filter: FilterPtr) {
+        if self.header_bytes.is_none() {
+            tell(filter, RESPONSE_HEADERS, "response");
+        }
+    }
+}
+
+/// `x-h-1`, `x-h-2` and so on.
+fn names(count: usize) -> Vec<Box<[u8]>> {
+    (1..=count)
+        .map(|number| format!("x-h-{number}").into_bytes().into_boxed_slice())
+        .collect()
+}
+
+fn set(filter: FilterPtr, name: &[u8], value: ModuleBuffer) {
+    // SAFETY: the filter is Envoy's, inside a hook of its stream; Envoy copies name and value.
+    unsafe { set_header(filter, REQUEST_HEADERS, ModuleBuffer::new(name), value) };
+}
+
+fn length_of(filter: FilterPtr, name: &[u8]) -> usize {
+    let mut value = EnvoyBuffer::EMPTY;
+    // SAFETY: the filter is Envoy's, inside a hook of its stream; the value is written to, and no
+    // count is asked for.
+    unsafe {
+        get_header(
+            filter,
+            REQUEST_HEADERS,
+            ModuleBuffer::new(name),
+            &raw mut value,
+            0,
+            std::ptr::null_mut(),
+        )
+    };
+    value.length()
+}
+
+/// Brings the slices of one of the stream's buffers, and says how many bytes they have. They are
+/// read where they are: native code needs no copy.
+fn body_length(filter: FilterPtr, body: u32) -> usize {
+    let mut slices = [EnvoyBuffer::EMPTY; SLICES];
+    // SAFETY: the filter is Envoy's, inside a body hook of its stream; Envoy writes as many slices as
+    // it said, and there is room for them.
+    unsafe {
+        let count = get_body_chunks_size(filter, body);
+        if count > SLICES || !get_body_chunks(filter, body, slices.as_mut_ptr()) {
+            return 0;
+        }
+    }
+    slices.iter().map(|slice| slice.length()).sum()
+}
+
+fn tell(filter: FilterPtr, map: u32, what: &str) {
+    // SAFETY: the filter is Envoy's, inside a hook of its stream; Envoy copies name and value.
+    unsafe {
+        add_header(
+            filter,
+            map,
+            ModuleBuffer::new(TELL),
+            ModuleBuffer::new(what.as_bytes()),
+        )
+    };
+}
