@@ -1,0 +1,192 @@
+//! How headers, chunks and trailers pass from link to link: what is called next, and what follows
+//! from how a call ended.
+
+use super::ChainRun;
+use super::call::{Action, Step};
+use super::flow::{Chunk, Hold, Progress, Task};
+use crate::callout::Wake;
+use crate::host::Host;
+use crate::phase::{BodyMode, Direction, Phase};
+use crate::plugin::Call;
+use crate::view::Window;
+
+impl ChainRun {
+    /// Passes headers, chunks and trailers on until there are no more, or something stops them.
+    pub(super) fn advance<H: Host>(&mut self, direction: Direction, host: &mut H) -> Progress {
+        let links = self.states.len();
+        loop {
+            let flow = self.flow(direction);
+            if flow.finished {
+                return Progress::Ended;
+            }
+            if flow.suspended.is_some() {
+                return Progress::Blocked;
+            }
+            if flow.hold.is_none() && flow.headers_seen && flow.cursor < links {
+                let (position, end_of_stream) = (flow.cursor, flow.headers_end);
+                let step = if self.interest_at(direction, position).headers(direction) {
+                    let call = Call {
+                        phase: Phase::headers(direction),
+                        end_of_stream,
+                    };
+                    self.invoke(direction, position, Task::Headers, Action::Call(call), host)
+                } else {
+                    Step::Done
+                };
+                self.complete(direction, position, Task::Headers, step, host);
+                continue;
+            }
+            // Links at `limit` and beyond have not had the headers yet.
+            let limit = flow.hold.map_or(flow.cursor, |hold| hold.position);
+            if let Some(chunk) = flow.chunk {
+                if chunk.next < limit {
+                    let step = if self.interest_at(direction, chunk.next).body(direction)
+                        == BodyMode::Stream
+                    {
+                        let call = Call {
+                            phase: Phase::body(direction),
+                            end_of_stream: chunk.end,
+                        };
+                        self.invoke(direction, chunk.next, Task::Chunk, Action::Call(call), host)
+                    } else {
+                        Step::Done
+                    };
+                    self.complete(direction, chunk.next, Task::Chunk, step, host);
+                } else {
+                    match flow.hold {
+                        Some(hold) if chunk.end => self.whole_body(direction, hold, host),
+                        _ => self.flow_mut(direction).chunk = None,
+                    }
+                }
+                continue;
+            }
+            if flow.data_waits {
+                let (_, total) = self.body_lengths(direction, host);
+                let flow = self.flow_mut(direction);
+                let window = Window {
+                    start: flow.fresh.min(total),
+                    end: total,
+                };
+                flow.chunk = Some(Chunk {
+                    next: 0,
+                    window,
+                    end: flow.end_waits,
+                });
+                flow.fresh = total;
+                flow.data_waits = false;
+                continue;
+            }
+            if let Some(position) = flow.trailers {
+                if position < limit {
+                    let step = if self.interest_at(direction, position).trailers(direction) {
+                        let call = Call {
+                            phase: Phase::trailers(direction),
+                            end_of_stream: true,
+                        };
+                        self.invoke(
+                            direction,
+                            position,
+                            Task::Trailers,
+                            Action::Call(call),
+                            host,
+                        )
+                    } else {
+                        Step::Done
+                    };
+                    self.complete(direction, position, Task::Trailers, step, host);
+                    continue;
+                }
+                if let Some(hold) = flow.hold {
+                    self.whole_body(direction, hold, host);
+                    continue;
+                }
+            }
+            return if flow.hold.is_some() {
+                Progress::Holding
+            } else {
+                Progress::Clear
+            };
+        }
+    }
+
+    /// The body that a link waits for is complete.
+    fn whole_body<H: Host>(&mut self, direction: Direction, hold: Hold, host: &mut H) {
+        let (_, total) = self.body_lengths(direction, host);
+        let flow = self.flow_mut(direction);
+        // What is behind this link sees the body as one chunk, which this link changes first.
+        let end = flow.trailers.is_none();
+        flow.chunk = Some(Chunk {
+            next: hold.position,
+            window: Window {
+                start: 0,
+                end: total,
+            },
+            end,
+        });
+        let action = if hold.resume {
+            Action::Resume(Wake::Body)
+        } else {
+            Action::Call(Call {
+                phase: Phase::body(direction),
+                end_of_stream: end,
+            })
+        };
+        let step = self.invoke(direction, hold.position, Task::WholeBody, action, host);
+        self.complete(direction, hold.position, Task::WholeBody, step, host);
+    }
+
+    /// Draws the consequences of a call.
+    pub(super) fn complete<H: Host>(
+        &mut self,
+        direction: Direction,
+        position: usize,
+        task: Task,
+        step: Step,
+        host: &mut H,
+    ) {
+        match step {
+            Step::Replied => {}
+            Step::Paused => self.flow_mut(direction).suspended = Some((position, task)),
+            Step::WantsBody => {
+                if self.flow(direction).headers_end {
+                    // There is no body to wait for.
+                    let step =
+                        self.invoke(direction, position, task, Action::Resume(Wake::Body), host);
+                    self.complete(direction, position, task, step, host);
+                } else {
+                    self.flow_mut(direction).hold = Some(Hold {
+                        position,
+                        resume: true,
+                    });
+                }
+            }
+            Step::Done => {
+                let wants_body =
+                    self.interest_at(direction, position).body(direction) == BodyMode::Whole;
+                let flow = self.flow_mut(direction);
+                match task {
+                    Task::Headers if wants_body && !flow.headers_end => {
+                        flow.hold = Some(Hold {
+                            position,
+                            resume: false,
+                        });
+                    }
+                    Task::Headers => flow.cursor = position + 1,
+                    Task::WholeBody => {
+                        flow.hold = None;
+                        flow.cursor = position + 1;
+                        if let Some(chunk) = &mut flow.chunk {
+                            chunk.next = position + 1;
+                        }
+                    }
+                    Task::Chunk => {
+                        if let Some(chunk) = &mut flow.chunk {
+                            chunk.next = position + 1;
+                        }
+                    }
+                    Task::Trailers => flow.trailers = Some(position + 1),
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,305 @@
+//! Calling one link: what it is shown, what its answer means, and what its failure policy makes of a
+//! failure.
+
+use super::flow::{Flow, Progress, Task};
+use super::{ChainRun, Effects, LinkState};
+use crate::callout::Wake;
+use crate::chain::Link;
+use crate::failure::{Cause, FailureAction, Fault};
+use crate::host::Host;
+use crate::local::LocalResponse;
+use crate::metric::MetricId;
+use crate::phase::{Direction, Phase};
+use crate::plugin::{Call, Decision, Pause, Reply, Slot};
+use crate::view::{BodyView, Length, View};
+
+/// What a call of a link came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Step {
+    /// It is done with what it was given.
+    Done,
+    /// It waits for an event.
+    Paused,
+    /// It waits for the whole body.
+    WantsBody,
+    /// It ended the stream.
+    Replied,
+}
+
+/// How a link is called.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Action<'a> {
+    /// Its handler is called.
+    Call(Call),
+    /// A handler that paused goes on.
+    Resume(Wake<'a>),
+}
+
+impl ChainRun {
+    /// Calls or resumes a link, and applies its failure policy when it fails.
+    pub(super) fn invoke<H: Host>(
+        &mut self,
+        direction: Direction,
+        position: usize,
+        task: Task,
+        action: Action<'_>,
+        host: &mut H,
+    ) -> Step {
+        let index = self.link_at(direction, position);
+        let phase = task.phase(direction);
+        let chunk = self.flow(direction).chunk;
+        let collected = self.flow(direction).hold.is_some() || self.flow(direction).collected;
+        let mut body = match task {
+            Task::Chunk => chunk.map(|chunk| (chunk.window, Length::Announced)),
+            Task::WholeBody => chunk.map(|chunk| (chunk.window, Length::Follows)),
+            Task::Headers | Task::Trailers => None,
+        }
+        .map(|(window, length)| BodyView {
+            direction,
+            window,
+            length,
+            collected,
+        });
+        // Envoy takes it for a bug when the route is touched later.
+        let may_route = direction == Direction::Request
+            && self.request.cursor < self.states.len()
+            && !self.response.headers_seen;
+        let Self {
+            chain,
+            states,
+            waits,
+            local,
+            effects: _,
+            ..
+        } = self;
+        let (Some(link), Some(state)) = (chain.links().get(index), states.get_mut(index)) else {
+            return Step::Done;
+        };
+        if state.out {
+            return Step::Done;
+        }
+        let outcome = match &link.plugin {
+            None => Err(Fault {
+                cause: Cause::Unavailable,
+                message: "the gateway has no such plugin, or it could not be configured here"
+                    .into(),
+            }),
+            Some(plugin) => {
+                let mut view = View {
+                    host: &mut *host,
+                    plugin: &link.name,
+                    link: index,
+                    direction,
+                    local: local.as_mut(),
+                    body,
+                    waits: &mut *waits,
+                    may_wait: true,
+                    may_route,
+                };
+                let outcome = match action {
+                    Action::Call(call) => {
+                        count(view.host, link.metrics.calls);
+                        plugin.call(&mut state.slot, call, &mut view)
+                    }
+                    Action::Resume(wake) => {
+                        plugin.resume(&mut state.slot, direction, wake, &mut view)
+                    }
+                };
+                body = view.body;
+                outcome
+            }
+        };
+        let outcome = outcome.and_then(|decision| match decision {
+            Decision::Pause(Pause::Event)
+                if !waits
+                    .iter()
+                    .any(|(_, link, way)| *link == index && *way == direction) =>
+            {
+                Err(Fault {
+                    cause: Cause::Error,
+                    message: "paused, but waits for no callout and no timer".into(),
+                })
+            }
+            Decision::Pause(Pause::WholeBody) if task != Task::Headers => Err(Fault {
+                cause: Cause::Error,
+                message: "the whole body can be waited for in a headers handler only".into(),
+            }),
+            decision => Ok(decision),
+        });
+        if let Some(body) = body {
+            self.flow_mut(direction).resized(body.window);
+        }
+        match outcome {
+            Ok(Decision::Continue) => Step::Done,
+            Ok(Decision::Pause(Pause::Event)) => Step::Paused,
+            Ok(Decision::Pause(Pause::WholeBody)) => Step::WantsBody,
+            Ok(Decision::Reply(reply)) => {
+                let replies = self
+                    .chain
+                    .links()
+                    .get(index)
+                    .and_then(|link| link.metrics.replies);
+                count(host, replies);
+                self.reply(direction, index, *reply);
+                Step::Replied
+            }
+            Err(fault) => self.fail(direction, index, phase, &fault, host),
+        }
+    }
+
+    /// A link failed: says so, counts it, and applies its policy. It is not called on this stream
+    /// again.
+    fn fail<H: Host>(
+        &mut self,
+        direction: Direction,
+        index: usize,
+        phase: Phase,
+        fault: &Fault,
+        host: &mut H,
+    ) -> Step {
+        self.waits.retain(|(_, link, _)| *link != index);
+        let (Some(link), Some(state)) = (self.chain.links().get(index), self.states.get_mut(index))
+        else {
+            return Step::Done;
+        };
+        report(link, phase, fault, host);
+        state.out = true;
+        release(link, state, host.worker());
+        match link.failure_policy.action(fault.cause) {
+            FailureAction::Open => {
+                // It may also be waiting in the other direction, where nothing will wake it now.
+                self.abandon(direction, index, host);
+                Step::Done
+            }
+            FailureAction::Closed => {
+                let reply = Reply {
+                    status: link.failure_policy.status(),
+                    details: format!("outrider.{}.{}", link.name, fault.cause),
+                    ..Reply::default()
+                };
+                self.reply(direction, index, reply);
+                Step::Replied
+            }
+        }
+    }
+
+    /// A link that failed in `failed` is passed over where it waits in the other direction.
+    fn abandon<H: Host>(&mut self, failed: Direction, index: usize, host: &mut H) {
+        let other = match failed {
+            Direction::Request => Direction::Response,
+            Direction::Response => Direction::Request,
+        };
+        let Some((position, task)) = self.flow(other).suspended else {
+            return;
+        };
+        if self.link_at(other, position) != index {
+            return;
+        }
+        self.flow_mut(other).suspended = None;
+        self.complete(other, position, task, Step::Done, host);
+        let progress = self.advance(other, host);
+        if progress == Progress::Clear {
+            self.flow_mut(other).fresh = 0;
+            match other {
+                Direction::Request => self.effects.resume_request = true,
+                Direction::Response => self.effects.resume_response = true,
+            }
+        }
+    }
+
+    /// A link ends the stream with a response of its own.
+    fn reply(&mut self, direction: Direction, index: usize, mut reply: Reply) {
+        if reply.details.is_empty() {
+            let name = self.chain.links().get(index).map_or("", |link| &*link.name);
+            reply.details = format!("outrider.{name}");
+        }
+        self.request.finished = true;
+        self.request.suspended = None;
+        let response_is_untouched = !self.response.headers_seen && !self.response.finished;
+        if direction == Direction::Request && response_is_untouched {
+            let local = LocalResponse::new(reply);
+            self.response = Flow {
+                headers_seen: true,
+                headers_end: local.body.is_empty(),
+                data_waits: !local.body.is_empty(),
+                end_waits: true,
+                ..Flow::default()
+            };
+            self.replier = Some(index);
+            self.local = Some(local);
+        } else {
+            self.local = None;
+            self.response.finished = true;
+            self.effects = Effects {
+                reply: Some(reply),
+                ..Effects::default()
+            };
+        }
+    }
+    /// Calls a link for the log phase, if it handles that.
+    pub(super) fn log<H: Host>(&mut self, index: usize, host: &mut H) {
+        let (Some(link), Some(state)) = (self.chain.links().get(index), self.states.get_mut(index))
+        else {
+            return;
+        };
+        let Some(plugin) = link
+            .plugin
+            .as_ref()
+            .filter(|_| link.interest.log && !state.out)
+        else {
+            return;
+        };
+        count(host, link.metrics.calls);
+        let call = Call {
+            phase: Phase::Log,
+            end_of_stream: true,
+        };
+        let mut view = View {
+            host,
+            plugin: &link.name,
+            link: index,
+            direction: Direction::Response,
+            local: None,
+            body: None,
+            waits: &mut self.waits,
+            may_wait: false,
+            may_route: false,
+        };
+        let fault = match plugin.call(&mut state.slot, call, &mut view) {
+            Ok(Decision::Continue) => return,
+            Ok(Decision::Pause(_)) => too_late("wait"),
+            Ok(Decision::Reply(_)) => too_late("reply"),
+            Err(fault) => fault,
+        };
+        report(link, Phase::Log, &fault, host);
+    }
+}
+
+fn too_late(what: &str) -> Fault {
+    Fault {
+        cause: Cause::Error,
+        message: format!("the stream is over: on_log cannot {what}"),
+    }
+}
+
+/// Says that a link failed, and counts it.
+fn report<H: Host>(link: &Link, phase: Phase, fault: &Fault, host: &mut H) {
+    host.report_fault(link, phase, fault);
+    let errors = link.metrics.errors.get(fault.cause.index());
+    count(host, errors.copied().flatten());
+}
+
+fn count<H: Host>(host: &mut H, metric: Option<MetricId>) {
+    if let Some(metric) = metric {
+        host.add_metric(metric, 1);
+    }
+}
+
+pub(super) fn release(link: &Link, state: &mut LinkState, worker: usize) {
+    let slot = std::mem::take(&mut state.slot);
+    if let Some(plugin) = &link.plugin
+        && slot != Slot::default()
+    {
+        plugin.end(slot, worker);
+    }
+}
