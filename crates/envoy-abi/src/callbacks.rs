@@ -8,6 +8,7 @@ use std::sync::OnceLock;
 
 use crate::raw::{
     ConfigPtr, EnvoyBuffer, EnvoyHeader, FilterPtr, ModuleBuffer, ModuleHeader, SchedulerPtr,
+    TimingInfo,
 };
 
 /// Envoy does not export functions that the module needs.
@@ -128,6 +129,9 @@ callbacks! {
 
     fn http_filter_get_attribute_string(filter: FilterPtr, id: u32, value: *mut EnvoyBuffer) -> bool;
     fn http_filter_get_attribute_int(filter: FilterPtr, id: u32, value: *mut u64) -> bool;
+    fn http_filter_get_attribute_bool(filter: FilterPtr, id: u32, value: *mut bool) -> bool;
+    fn http_get_timing_info(filter: FilterPtr, info: *mut TimingInfo);
+    fn http_get_downstream_direct_remote_address(filter: FilterPtr, value: *mut EnvoyBuffer) -> bool;
     fn http_get_cluster_name(filter: FilterPtr, value: *mut EnvoyBuffer) -> bool;
     fn http_clear_route_cache(filter: FilterPtr);
     fn get_most_specific_route_config(filter: FilterPtr) -> *const std::ffi::c_void;

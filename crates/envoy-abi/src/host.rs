@@ -4,15 +4,16 @@ use std::ptr;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use outrider_plugin_api::{
-    Attribute, BodyBuffer, CalloutFailure, CalloutId, CalloutRequest, Direction, Fault, HeaderMap,
-    Host, Link, LogLevel, MetadataSource, MetadataValue, MetricId, MetricKind, Phase,
+    Attribute, AttributeKind, BodyBuffer, CalloutFailure, CalloutId, CalloutRequest, Direction,
+    Fault, HeaderMap, Host, Link, LogLevel, MetadataSource, MetricId, MetricKind, Phase, Scalar,
+    Timing,
 };
 use smallvec::SmallVec;
 
 use crate::callbacks::Callbacks;
 use crate::module::FilterConfig;
 use crate::raw::{
-    EnvoyBuffer, EnvoyHeader, FilterPtr, ModuleBuffer, ModuleHeader, attribute, body_type,
+    EnvoyBuffer, EnvoyHeader, FilterPtr, ModuleBuffer, ModuleHeader, TimingInfo, body_type,
     callout_start, header_type, metadata_source,
 };
 use crate::timers::{TimerKey, timers};
@@ -73,6 +74,17 @@ impl EnvoyHost<'_> {
             }
             BodyBuffer::Held => true,
         }
+    }
+
+    /// The text that one of Envoy's functions answers, if it is there.
+    fn text(
+        &self,
+        get: unsafe extern "C" fn(FilterPtr, *mut EnvoyBuffer) -> bool,
+    ) -> Option<Scalar<'_>> {
+        let mut value = EnvoyBuffer::EMPTY;
+        // SAFETY: the filter is alive during its hook; the result goes to a local, and its bytes stay
+        // until what they are about changes, which takes `&mut self`.
+        unsafe { get(self.filter, &raw mut value).then(|| Scalar::String(value.bytes())) }
     }
 
     fn get_header(&self, map: HeaderMap, name: &[u8], index: usize) -> (Option<&[u8]>, usize) {
@@ -234,12 +246,7 @@ impl Host for EnvoyHost<'_> {
         usize::try_from(limit).unwrap_or(usize::MAX)
     }
 
-    fn metadata(
-        &self,
-        source: MetadataSource,
-        namespace: &[u8],
-        key: &[u8],
-    ) -> Option<MetadataValue<'_>> {
+    fn metadata(&self, source: MetadataSource, namespace: &[u8], key: &[u8]) -> Option<Scalar<'_>> {
         let source = match source {
             MetadataSource::Dynamic => metadata_source::DYNAMIC,
             MetadataSource::Route => metadata_source::ROUTE,
@@ -256,7 +263,7 @@ impl Host for EnvoyHost<'_> {
                 key,
                 &raw mut text,
             ) {
-                return Some(MetadataValue::String(text.bytes()));
+                return Some(Scalar::String(text.bytes()));
             }
             if (self.callbacks.http_get_metadata_number)(
                 self.filter,
@@ -265,7 +272,7 @@ impl Host for EnvoyHost<'_> {
                 key,
                 &raw mut number,
             ) {
-                return Some(MetadataValue::Number(number));
+                return Some(Scalar::Number(number));
             }
             (self.callbacks.http_get_metadata_bool)(
                 self.filter,
@@ -274,29 +281,29 @@ impl Host for EnvoyHost<'_> {
                 key,
                 &raw mut truth,
             )
-            .then_some(MetadataValue::Bool(truth))
+            .then_some(Scalar::Bool(truth))
         }
     }
 
-    fn set_metadata(&mut self, namespace: &[u8], key: &[u8], value: MetadataValue<'_>) {
+    fn set_metadata(&mut self, namespace: &[u8], key: &[u8], value: Scalar<'_>) {
         let (namespace, key) = (ModuleBuffer::new(namespace), ModuleBuffer::new(key));
         // SAFETY: the filter is alive during its hook; all texts outlive the call, and Envoy copies
         // them.
         unsafe {
             match value {
-                MetadataValue::String(text) => (self.callbacks.http_set_dynamic_metadata_string)(
+                Scalar::String(text) => (self.callbacks.http_set_dynamic_metadata_string)(
                     self.filter,
                     namespace,
                     key,
                     ModuleBuffer::new(text),
                 ),
-                MetadataValue::Number(number) => (self.callbacks.http_set_dynamic_metadata_number)(
+                Scalar::Number(number) => (self.callbacks.http_set_dynamic_metadata_number)(
                     self.filter,
                     namespace,
                     key,
                     number,
                 ),
-                MetadataValue::Bool(truth) => (self.callbacks.http_set_dynamic_metadata_bool)(
+                Scalar::Bool(truth) => (self.callbacks.http_set_dynamic_metadata_bool)(
                     self.filter,
                     namespace,
                     key,
@@ -306,46 +313,79 @@ impl Host for EnvoyHost<'_> {
         }
     }
 
-    fn attribute(&self, wanted: Attribute) -> Option<&[u8]> {
-        let id = match wanted {
-            Attribute::SourceAddress => attribute::SOURCE_ADDRESS,
-            Attribute::DestinationAddress => attribute::DESTINATION_ADDRESS,
-            Attribute::UpstreamAddress => attribute::UPSTREAM_ADDRESS,
-            Attribute::RouteName => attribute::ROUTE_NAME,
-            Attribute::Protocol => attribute::REQUEST_PROTOCOL,
-            Attribute::ResponseCodeDetails => attribute::RESPONSE_CODE_DETAILS,
-            Attribute::UpstreamCluster => {
-                let mut value = EnvoyBuffer::EMPTY;
-                // SAFETY: the filter is alive during its hook; the result goes to a local, and its
-                // bytes stay until the route changes, which takes `&mut self`.
-                return unsafe {
-                    (self.callbacks.http_get_cluster_name)(self.filter, &raw mut value)
-                        .then(|| value.bytes())
-                };
+    fn attribute(&self, wanted: Attribute) -> Option<Scalar<'_>> {
+        let id = wanted as u32;
+        match wanted {
+            Attribute::XdsClusterName => self.text(self.callbacks.http_get_cluster_name),
+            Attribute::SourceDirectAddress => {
+                self.text(self.callbacks.http_get_downstream_direct_remote_address)
             }
-        };
-        let mut value = EnvoyBuffer::EMPTY;
-        // SAFETY: the filter is alive during its hook; the result goes to a local.
-        let found = unsafe {
-            (self.callbacks.http_filter_get_attribute_string)(self.filter, id, &raw mut value)
-        };
-        // SAFETY: Envoy filled the buffer in, and keeps it until the end of the hook.
-        found
-            .then(|| unsafe { value.bytes() })
-            .filter(|bytes| !bytes.is_empty())
+            _ => match wanted.kind() {
+                AttributeKind::String => {
+                    let mut value = EnvoyBuffer::EMPTY;
+                    // SAFETY: the filter is alive during its hook; the result goes to a local, and
+                    // Envoy keeps its bytes until the end of the hook.
+                    let bytes = unsafe {
+                        let found = (self.callbacks.http_filter_get_attribute_string)(
+                            self.filter,
+                            id,
+                            &raw mut value,
+                        );
+                        found.then(|| value.bytes())
+                    };
+                    bytes.filter(|bytes| !bytes.is_empty()).map(Scalar::String)
+                }
+                AttributeKind::Number => {
+                    let mut value = 0;
+                    // SAFETY: the filter is alive during its hook; the result goes to a local.
+                    let found = unsafe {
+                        (self.callbacks.http_filter_get_attribute_int)(
+                            self.filter,
+                            id,
+                            &raw mut value,
+                        )
+                    };
+                    found.then_some(Scalar::Number(value as f64))
+                }
+                AttributeKind::Bool => {
+                    let mut value = false;
+                    // SAFETY: the same.
+                    let found = unsafe {
+                        (self.callbacks.http_filter_get_attribute_bool)(
+                            self.filter,
+                            id,
+                            &raw mut value,
+                        )
+                    };
+                    found.then_some(Scalar::Bool(value))
+                }
+                AttributeKind::Hidden(_) => None,
+            },
+        }
+    }
+
+    fn timing(&self) -> Timing {
+        let mut info = TimingInfo::default();
+        // SAFETY: the filter is alive during its hook; the result goes to a local of the ABI's layout.
+        unsafe { (self.callbacks.http_get_timing_info)(self.filter, &raw mut info) };
+        let since = |nanoseconds: i64| u64::try_from(nanoseconds).ok().map(Duration::from_nanos);
+        Timing {
+            complete: since(info.request_complete),
+            first_upstream_sent: since(info.first_upstream_sent),
+            last_upstream_sent: since(info.last_upstream_sent),
+            first_upstream_received: since(info.first_upstream_received),
+            last_upstream_received: since(info.last_upstream_received),
+            first_downstream_sent: since(info.first_downstream_sent),
+            last_downstream_sent: since(info.last_downstream_sent),
+        }
     }
 
     fn response_code(&self) -> Option<u16> {
-        let mut code = 0;
-        // SAFETY: the filter is alive during its hook; the result goes to a local.
-        let found = unsafe {
-            (self.callbacks.http_filter_get_attribute_int)(
-                self.filter,
-                attribute::RESPONSE_CODE,
-                &raw mut code,
-            )
-        };
-        found.then(|| u16::try_from(code).ok()).flatten()
+        match self.attribute(Attribute::ResponseCode)? {
+            // Three digits.
+            Scalar::Number(code) => Some(code as u16),
+            _ => None,
+        }
     }
 
     fn clear_route_cache(&mut self) {

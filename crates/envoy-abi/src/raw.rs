@@ -144,15 +144,20 @@ pub(crate) mod metadata_source {
     pub(crate) const ROUTE: u32 = 1;
 }
 
-/// `envoy_dynamic_module_type_attribute_id`
-pub(crate) mod attribute {
-    pub(crate) const REQUEST_PROTOCOL: u32 = 10;
-    pub(crate) const RESPONSE_CODE: u32 = 15;
-    pub(crate) const RESPONSE_CODE_DETAILS: u32 = 16;
-    pub(crate) const SOURCE_ADDRESS: u32 = 24;
-    pub(crate) const DESTINATION_ADDRESS: u32 = 26;
-    pub(crate) const UPSTREAM_ADDRESS: u32 = 41;
-    pub(crate) const ROUTE_NAME: u32 = 61;
+/// `envoy_dynamic_module_type_timing_info`: nanoseconds; all but the first since that first, and
+/// negative where there is none.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+pub(crate) struct TimingInfo {
+    /// Since 1970.
+    pub(crate) start: i64,
+    pub(crate) request_complete: i64,
+    pub(crate) first_upstream_sent: i64,
+    pub(crate) last_upstream_sent: i64,
+    pub(crate) first_upstream_received: i64,
+    pub(crate) last_upstream_received: i64,
+    pub(crate) first_downstream_sent: i64,
+    pub(crate) last_downstream_sent: i64,
 }
 
 /// `envoy_dynamic_module_type_metrics_result`

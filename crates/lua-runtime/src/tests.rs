@@ -3,6 +3,7 @@
 mod budgets;
 mod configuration;
 mod documentation;
+mod facts;
 mod fake;
 mod jit;
 mod loading;

@@ -1,11 +1,12 @@
 //! What a chain asks of the proxy, beyond what plugins may.
 
+use crate::attribute::Attribute;
 use crate::callout::{CalloutFailure, CalloutId, CalloutRequest};
 use crate::chain::Link;
 use crate::failure::Fault;
 use crate::metric::MetricId;
 use crate::phase::{Direction, HeaderMap, Phase};
-use crate::stream::{Attribute, LogLevel, MetadataSource, MetadataValue};
+use crate::stream::{LogLevel, MetadataSource, Scalar, Timing};
 use std::time::Duration;
 
 /// The two places where the proxy keeps bytes of a body.
@@ -46,14 +47,11 @@ pub trait Host {
     /// How many bytes the proxy holds back at most; 0: no limit.
     fn buffer_limit(&self) -> usize;
 
-    fn metadata(
-        &self,
-        source: MetadataSource,
-        namespace: &[u8],
-        key: &[u8],
-    ) -> Option<MetadataValue<'_>>;
-    fn set_metadata(&mut self, namespace: &[u8], key: &[u8], value: MetadataValue<'_>);
-    fn attribute(&self, attribute: Attribute) -> Option<&[u8]>;
+    fn metadata(&self, source: MetadataSource, namespace: &[u8], key: &[u8]) -> Option<Scalar<'_>>;
+    fn set_metadata(&mut self, namespace: &[u8], key: &[u8], value: Scalar<'_>);
+    /// Asked only for what does not follow from headers, times and the response's code.
+    fn attribute(&self, attribute: Attribute) -> Option<Scalar<'_>>;
+    fn timing(&self) -> Timing;
     fn response_code(&self) -> Option<u16>;
     /// Called only while the chain holds the request headers: an answer to the plugin is the chain's.
     fn clear_route_cache(&mut self);

@@ -6,6 +6,7 @@
 //! tested without them.
 #![forbid(unsafe_code)]
 
+mod attribute;
 mod callout;
 mod chain;
 mod failure;
@@ -18,6 +19,7 @@ mod run;
 mod stream;
 mod view;
 
+pub use attribute::{Attribute, AttributeKind};
 pub use callout::{CalloutFailure, CalloutId, CalloutRequest, CalloutResponse, Wake, WakeId};
 pub use chain::{Chain, Link, LinkMetrics};
 pub use failure::{Cause, FailureAction, FailureLogHandle, FailurePolicy, Fault, FaultLog};
@@ -28,4 +30,4 @@ pub use plugin::{
     Call, ConfiguredPlugin, Decision, Interest, LoadError, Pause, Plugin, Reply, ScopedConfig, Slot,
 };
 pub use run::{ChainRun, Effects, Verdict};
-pub use stream::{Attribute, BodyError, LogLevel, MetadataSource, MetadataValue, Stream};
+pub use stream::{BodyError, LogLevel, MetadataSource, Scalar, Stream, Timing};

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::attribute::Attribute;
 use crate::callout::{CalloutFailure, CalloutId, CalloutRequest};
 use crate::metric::MetricId;
 use crate::phase::{Direction, HeaderMap};
@@ -30,9 +31,9 @@ pub enum MetadataSource {
     Route,
 }
 
-/// A value in metadata.
+/// A value of an attribute or of metadata.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum MetadataValue<'a> {
+pub enum Scalar<'a> {
     /// Text.
     String(&'a [u8]),
     /// Number.
@@ -41,23 +42,23 @@ pub enum MetadataValue<'a> {
     Bool(bool),
 }
 
-/// A fact about the stream or its connections.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Attribute {
-    /// `ip:port` of the client.
-    SourceAddress,
-    /// `ip:port` on which the connection was accepted.
-    DestinationAddress,
-    /// `ip:port` of the upstream host, once one is chosen.
-    UpstreamAddress,
-    /// Name of the cluster that the request is routed to.
-    UpstreamCluster,
-    /// Name of the matched route.
-    RouteName,
-    /// `HTTP/1.1`, `HTTP/2`, ….
-    Protocol,
-    /// Envoy's detail on the response, for example `via_upstream`.
-    ResponseCodeDetails,
+/// When what happened on a stream, counted from its beginning; none: not yet, or never.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Timing {
+    /// The stream was complete.
+    pub complete: Option<Duration>,
+    /// The first byte was sent to the upstream.
+    pub first_upstream_sent: Option<Duration>,
+    /// The last byte was sent to the upstream.
+    pub last_upstream_sent: Option<Duration>,
+    /// The first byte came from the upstream.
+    pub first_upstream_received: Option<Duration>,
+    /// The last byte came from the upstream.
+    pub last_upstream_received: Option<Duration>,
+    /// The first byte was sent to the client.
+    pub first_downstream_sent: Option<Duration>,
+    /// The last byte was sent to the client.
+    pub last_downstream_sent: Option<Duration>,
 }
 
 /// Why a body cannot be changed now.
@@ -118,18 +119,16 @@ pub trait Stream {
     fn set_body(&mut self, direction: Direction, body: &[u8]) -> Result<(), BodyError>;
 
     /// A value of metadata, if it is there and text, number or truth value.
-    fn metadata(
-        &self,
-        source: MetadataSource,
-        namespace: &[u8],
-        key: &[u8],
-    ) -> Option<MetadataValue<'_>>;
+    fn metadata(&self, source: MetadataSource, namespace: &[u8], key: &[u8]) -> Option<Scalar<'_>>;
 
     /// Writes a value of the stream's dynamic metadata.
-    fn set_metadata(&mut self, namespace: &[u8], key: &[u8], value: MetadataValue<'_>);
+    fn set_metadata(&mut self, namespace: &[u8], key: &[u8], value: Scalar<'_>);
 
-    /// A fact about the stream.
-    fn attribute(&self, attribute: Attribute) -> Option<&[u8]>;
+    /// A fact about the stream, of the kind that the attribute names.
+    fn attribute(&self, attribute: Attribute) -> Option<Scalar<'_>>;
+
+    /// When what happened, counted from the stream's beginning.
+    fn timing(&self) -> Timing;
 
     /// Status code of the response, once there is one.
     fn response_code(&self) -> Option<u16>;

@@ -5,12 +5,13 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
+use crate::attribute::Attribute;
 use crate::callout::{CalloutFailure, CalloutId, CalloutRequest, WakeId};
 use crate::host::{BodyBuffer, Host};
 use crate::local::LocalResponse;
 use crate::metric::MetricId;
 use crate::phase::{Direction, HeaderMap};
-use crate::stream::{Attribute, BodyError, LogLevel, MetadataSource, MetadataValue, Stream};
+use crate::stream::{BodyError, LogLevel, MetadataSource, Scalar, Stream, Timing};
 
 /// Part of a body: offsets into what is held back followed by what was just received. They stay
 /// true when the proxy moves the received part to the held one.
@@ -305,21 +306,38 @@ impl<H: Host> Stream for View<'_, H> {
         Ok(())
     }
 
-    fn metadata(
-        &self,
-        source: MetadataSource,
-        namespace: &[u8],
-        key: &[u8],
-    ) -> Option<MetadataValue<'_>> {
+    fn metadata(&self, source: MetadataSource, namespace: &[u8], key: &[u8]) -> Option<Scalar<'_>> {
         self.host.metadata(source, namespace, key)
     }
 
-    fn set_metadata(&mut self, namespace: &[u8], key: &[u8], value: MetadataValue<'_>) {
+    fn set_metadata(&mut self, namespace: &[u8], key: &[u8], value: Scalar<'_>) {
         self.host.set_metadata(namespace, key, value);
     }
 
-    fn attribute(&self, attribute: Attribute) -> Option<&[u8]> {
-        self.host.attribute(attribute)
+    fn attribute(&self, attribute: Attribute) -> Option<Scalar<'_>> {
+        let milliseconds = |time: Duration| Scalar::Number(time.as_secs_f64() * 1000.0);
+        match attribute {
+            Attribute::ResponseCode => self
+                .response_code()
+                .map(|code| Scalar::Number(f64::from(code))),
+            Attribute::RequestTime => Some(Scalar::Number(self.host.start_unix_millis() as f64)),
+            Attribute::RequestDuration => self.host.timing().complete.map(milliseconds),
+            Attribute::ResponseBackendLatency => {
+                let timing = self.host.timing();
+                timing
+                    .last_upstream_received?
+                    .checked_sub(timing.first_upstream_sent?)
+                    .map(milliseconds)
+            }
+            _ if attribute.follows_from_headers() => {
+                attribute.of_headers(|map, name| self.header(map, name, 0))
+            }
+            _ => self.host.attribute(attribute),
+        }
+    }
+
+    fn timing(&self) -> Timing {
+        self.host.timing()
     }
 
     fn response_code(&self) -> Option<u16> {

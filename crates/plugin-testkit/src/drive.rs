@@ -248,7 +248,7 @@ impl Drive<'_> {
             self.arrive_later();
         }
         self.host
-            .set_attribute(Attribute::ResponseCodeDetails, self.details.as_bytes());
+            .set_attribute(Attribute::ResponseCodeDetails, &*self.details);
         self.run.on_log(&mut self.host);
         self.run.end(self.host.worker());
     }
@@ -372,7 +372,8 @@ impl Drive<'_> {
             return;
         }
         self.host
-            .set_attribute(Attribute::UpstreamAddress, &b"127.0.0.1:8080"[..]);
+            .set_attribute(Attribute::UpstreamAddress, "127.0.0.1:8080");
+        self.host.set_attribute(Attribute::UpstreamPort, 8080.0);
         self.details = "via_upstream".into();
         self.response = Side::fed(self.answer, self.arrival, self.is_head);
         self.pump(Direction::Response);

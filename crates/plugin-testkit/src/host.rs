@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use outrider_plugin_api::{
     Attribute, BodyBuffer, CalloutFailure, CalloutId, CalloutRequest, Cause, Direction, Fault,
-    HeaderMap, Host, Link, LogLevel, MetadataSource, MetadataValue, MetricId, Phase,
+    HeaderMap, Host, Link, LogLevel, MetadataSource, MetricId, Phase, Scalar, Timing,
 };
 
 use crate::headers::Headers;
@@ -80,7 +80,7 @@ pub(crate) enum Event {
     Timer(u64),
 }
 
-/// A value of metadata, as it is kept.
+/// A value of metadata or of an attribute, as it is kept.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Metadata {
     /// Text.
@@ -89,6 +89,51 @@ pub enum Metadata {
     Number(f64),
     /// Truth value.
     Bool(bool),
+}
+
+impl Metadata {
+    fn scalar(&self) -> Scalar<'_> {
+        match self {
+            Self::String(text) => Scalar::String(text),
+            Self::Number(number) => Scalar::Number(*number),
+            Self::Bool(value) => Scalar::Bool(*value),
+        }
+    }
+}
+
+impl From<&str> for Metadata {
+    fn from(text: &str) -> Self {
+        Self::String(text.as_bytes().to_vec())
+    }
+}
+
+impl From<f64> for Metadata {
+    fn from(number: f64) -> Self {
+        Self::Number(number)
+    }
+}
+
+impl From<bool> for Metadata {
+    fn from(value: bool) -> Self {
+        Self::Bool(value)
+    }
+}
+
+/// What is true of a stream of which a case says nothing: plaintext HTTP/1.1 from this machine.
+fn default_attributes() -> BTreeMap<Attribute, Metadata> {
+    [
+        (Attribute::SourceAddress, "127.0.0.1:50000".into()),
+        (Attribute::SourcePort, 50_000.0.into()),
+        (Attribute::SourceDirectAddress, "127.0.0.1:50000".into()),
+        (Attribute::DestinationAddress, "127.0.0.1:10000".into()),
+        (Attribute::DestinationPort, 10_000.0.into()),
+        (Attribute::ConnectionId, 1.0.into()),
+        (Attribute::RequestProtocol, "HTTP/1.1".into()),
+        (Attribute::XdsRouteName, "route-0".into()),
+        (Attribute::XdsClusterName, "upstream".into()),
+        (Attribute::HealthCheck, false.into()),
+    ]
+    .into()
 }
 
 /// Metadata by namespace and key.
@@ -127,7 +172,9 @@ pub struct ScriptedHost {
     /// The stream's own.
     pub dynamic_metadata: MetadataMap,
     /// Facts.
-    pub attributes: Vec<(Attribute, Vec<u8>)>,
+    pub attributes: BTreeMap<Attribute, Metadata>,
+    /// When what happened.
+    pub timing: Timing,
     /// How often the route was to be chosen anew.
     pub route_cache_clearings: usize,
     /// Answers to callouts, in the order in which they will be made.
@@ -161,13 +208,8 @@ impl Default for ScriptedHost {
             body_limit: 1024 * 1024,
             route_metadata: MetadataMap::new(),
             dynamic_metadata: MetadataMap::new(),
-            attributes: vec![
-                (Attribute::SourceAddress, b"127.0.0.1:50000".to_vec()),
-                (Attribute::DestinationAddress, b"127.0.0.1:10000".to_vec()),
-                (Attribute::Protocol, b"HTTP/1.1".to_vec()),
-                (Attribute::RouteName, b"route-0".to_vec()),
-                (Attribute::UpstreamCluster, b"upstream".to_vec()),
-            ],
+            attributes: default_attributes(),
+            timing: Timing::default(),
             route_cache_clearings: 0,
             answers: VecDeque::new(),
             callouts: Vec::new(),
@@ -245,9 +287,8 @@ impl ScriptedHost {
     }
 
     /// Sets a fact.
-    pub fn set_attribute(&mut self, attribute: Attribute, value: impl Into<Vec<u8>>) {
-        self.attributes.retain(|(other, _)| *other != attribute);
-        self.attributes.push((attribute, value.into()));
+    pub fn set_attribute(&mut self, attribute: Attribute, value: impl Into<Metadata>) {
+        self.attributes.insert(attribute, value.into());
     }
 
     /// The value of a metric; 0 where nothing was counted.
@@ -358,38 +399,31 @@ impl Host for ScriptedHost {
         self.body_limit
     }
 
-    fn metadata(
-        &self,
-        source: MetadataSource,
-        namespace: &[u8],
-        key: &[u8],
-    ) -> Option<MetadataValue<'_>> {
+    fn metadata(&self, source: MetadataSource, namespace: &[u8], key: &[u8]) -> Option<Scalar<'_>> {
         let map = match source {
             MetadataSource::Dynamic => &self.dynamic_metadata,
             MetadataSource::Route => &self.route_metadata,
         };
-        Some(match map.get(&(namespace.to_vec(), key.to_vec()))? {
-            Metadata::String(text) => MetadataValue::String(text),
-            Metadata::Number(number) => MetadataValue::Number(*number),
-            Metadata::Bool(value) => MetadataValue::Bool(*value),
-        })
+        map.get(&(namespace.to_vec(), key.to_vec()))
+            .map(Metadata::scalar)
     }
 
-    fn set_metadata(&mut self, namespace: &[u8], key: &[u8], value: MetadataValue<'_>) {
+    fn set_metadata(&mut self, namespace: &[u8], key: &[u8], value: Scalar<'_>) {
         let value = match value {
-            MetadataValue::String(text) => Metadata::String(text.to_vec()),
-            MetadataValue::Number(number) => Metadata::Number(number),
-            MetadataValue::Bool(value) => Metadata::Bool(value),
+            Scalar::String(text) => Metadata::String(text.to_vec()),
+            Scalar::Number(number) => Metadata::Number(number),
+            Scalar::Bool(value) => Metadata::Bool(value),
         };
         self.dynamic_metadata
             .insert((namespace.to_vec(), key.to_vec()), value);
     }
 
-    fn attribute(&self, attribute: Attribute) -> Option<&[u8]> {
-        self.attributes
-            .iter()
-            .find(|(other, _)| *other == attribute)
-            .map(|(_, value)| value.as_slice())
+    fn attribute(&self, attribute: Attribute) -> Option<Scalar<'_>> {
+        self.attributes.get(&attribute).map(Metadata::scalar)
+    }
+
+    fn timing(&self) -> Timing {
+        self.timing
     }
 
     fn response_code(&self) -> Option<u16> {

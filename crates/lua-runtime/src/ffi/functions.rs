@@ -17,6 +17,7 @@ mod logs;
 mod metadata;
 mod metrics;
 mod patterns;
+mod schemas;
 mod store;
 mod texts;
 mod times;
@@ -79,6 +80,8 @@ host_functions! {
     }
     facts {
         attribute(which: int);
+        attribute_number(name: text, length: int);
+        timing();
         response_code();
         clear_route_cache();
         now();
@@ -138,6 +141,10 @@ host_functions! {
         re_captures(pattern: text, pattern_length: int, subject: text, length: int, from: int);
         re_replace(pattern: text, pattern_length: int, subject: text, length: int,
                    replacement: text, replacement_length: int, limit: int);
+    }
+    schemas {
+        schema_compile(schema: text, length: int);
+        schema_validate(number: int, document: text, length: int);
     }
     store {
         store_get(key: text, length: int);

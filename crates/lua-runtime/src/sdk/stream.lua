@@ -5,6 +5,7 @@ local fail, expect, to_text = core.fail, core.expect, core.to_text
 local type, error, setmetatable, tostring, next, rawset = type, error, setmetatable, tostring, next, rawset
 local pairs = pairs
 local host_index, host_attribute = host.stream_index, host.attribute
+local host_attribute_number, host_timing = host.attribute_number, host.timing
 local host_now, host_start_time = host.now, host.start_time
 local host_metadata, host_set_metadata = host.metadata, host.set_metadata
 local host_log, host_log_enabled, host_file_log = host.log, host.log_enabled, host.file_log
@@ -65,25 +66,83 @@ function stream.close(index)
     end
 end
 
-local function attribute(which)
-    return function()
-        local answer = host_attribute(call, which)
-        if answer == 1 then
-            return text(call.data, call.length)
-        elseif answer < 0 then
-            fail(answer)
-        end
-        return nil
+-- Attributes by Envoy's names; their numbers are asked for once.
+local numbers = {}
+
+local function number_of(name)
+    if type(name) ~= "string" then
+        expect(name, "string", "the attribute's name", 4)
+    end
+    local number = host_attribute_number(call, name, #name)
+    if number < 0 then
+        error(text(call.data, call.length), 3)
+    end
+    numbers[name] = number
+    return number
+end
+
+local function read_attribute(number)
+    local answer = host_attribute(call, number)
+    if answer == 1 then
+        return text(call.data, call.length)
+    elseif answer == 2 then
+        return call.number
+    elseif answer == 3 then
+        return call.number ~= 0
+    elseif answer < 0 then
+        fail(answer, 2)
+    end
+    return nil
+end
+
+function envoy.attribute(name)
+    return (read_attribute(numbers[name] or number_of(name)))
+end
+
+for name, attribute in pairs({
+    downstream_remote_address = "source.address",
+    downstream_direct_remote_address = "source.direct_address",
+    downstream_local_address = "destination.address",
+    upstream_host = "upstream.address",
+    upstream_cluster = "xds.cluster_name",
+    upstream_local_address = "upstream.local_address",
+    route_name = "xds.route_name",
+    protocol = "request.protocol",
+    request_id = "request.id",
+    requested_server_name = "connection.requested_server_name",
+    response_code_details = "response.code_details",
+    attempt_count = "upstream.request_attempt_count",
+    duration = "request.duration",
+}) do
+    local number = number_of(attribute)
+    envoy.streaminfo[name] = function()
+        return (read_attribute(number))
     end
 end
 
-envoy.streaminfo.downstream_remote_address = attribute(0)
-envoy.streaminfo.downstream_local_address = attribute(1)
-envoy.streaminfo.upstream_host = attribute(2)
-envoy.streaminfo.upstream_cluster = attribute(3)
-envoy.streaminfo.route_name = attribute(4)
-envoy.streaminfo.protocol = attribute(5)
-envoy.streaminfo.response_code_details = attribute(6)
+local function moment(index)
+    local time = call.tape[index].number
+    if time >= 0 then
+        return time
+    end
+    return nil
+end
+
+function envoy.streaminfo.timing()
+    local answer = host_timing(call)
+    if answer < 0 then
+        fail(answer)
+    end
+    return {
+        complete = moment(0),
+        first_upstream_sent = moment(1),
+        last_upstream_sent = moment(2),
+        first_upstream_received = moment(3),
+        last_upstream_received = moment(4),
+        first_downstream_sent = moment(5),
+        last_downstream_sent = moment(6),
+    }
+end
 
 local host_response_code = host.response_code
 function envoy.streaminfo.response_code()

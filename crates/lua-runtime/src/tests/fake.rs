@@ -8,7 +8,7 @@ use std::time::Duration;
 use outrider_plugin_api::{
     Attribute, BodyError, BodyMode, Call, CalloutFailure, CalloutId, CalloutRequest,
     ConfiguredPlugin, Decision, Direction, Fault, HeaderMap, LoadError, LogLevel, MetadataSource,
-    MetadataValue, MetricId, MetricKind, Metrics, Phase, Plugin, ScopedConfig, Slot, Stream, Wake,
+    MetricId, MetricKind, Metrics, Phase, Plugin, Scalar, ScopedConfig, Slot, Stream, Timing, Wake,
 };
 
 use crate::LuaSource;
@@ -25,6 +25,7 @@ pub(super) enum Metadata {
     Bool(bool),
 }
 
+#[expect(clippy::struct_excessive_bools, reason = "switches of a test")]
 #[derive(Debug, Default)]
 pub(super) struct FakeStream {
     pub(super) worker: usize,
@@ -41,6 +42,8 @@ pub(super) struct FakeStream {
     pub(super) route_cleared: usize,
     pub(super) logs: RefCell<Vec<(LogLevel, String)>>,
     pub(super) debug: bool,
+    /// The connection is one of TLS, with a client's certificate.
+    pub(super) tls: bool,
     /// Has the runtime panic where it asks whether a level is logged.
     pub(super) panics: bool,
     /// Since when the clock runs; none: it stands.
@@ -170,12 +173,7 @@ impl Stream for FakeStream {
         Ok(())
     }
 
-    fn metadata(
-        &self,
-        source: MetadataSource,
-        namespace: &[u8],
-        key: &[u8],
-    ) -> Option<MetadataValue<'_>> {
+    fn metadata(&self, source: MetadataSource, namespace: &[u8], key: &[u8]) -> Option<Scalar<'_>> {
         let place = (
             String::from_utf8_lossy(namespace).into_owned(),
             String::from_utf8_lossy(key).into_owned(),
@@ -185,35 +183,63 @@ impl Stream for FakeStream {
             MetadataSource::Route => &self.route_metadata,
         };
         from.get(&place).map(|value| match value {
-            Metadata::String(text) => MetadataValue::String(text.as_bytes()),
-            Metadata::Number(number) => MetadataValue::Number(*number),
-            Metadata::Bool(truth) => MetadataValue::Bool(*truth),
+            Metadata::String(text) => Scalar::String(text.as_bytes()),
+            Metadata::Number(number) => Scalar::Number(*number),
+            Metadata::Bool(truth) => Scalar::Bool(*truth),
         })
     }
 
-    fn set_metadata(&mut self, namespace: &[u8], key: &[u8], value: MetadataValue<'_>) {
+    fn set_metadata(&mut self, namespace: &[u8], key: &[u8], value: Scalar<'_>) {
         let place = (
             String::from_utf8_lossy(namespace).into_owned(),
             String::from_utf8_lossy(key).into_owned(),
         );
         let value = match value {
-            MetadataValue::String(text) => {
-                Metadata::String(String::from_utf8_lossy(text).into_owned())
-            }
-            MetadataValue::Number(number) => Metadata::Number(number),
-            MetadataValue::Bool(truth) => Metadata::Bool(truth),
+            Scalar::String(text) => Metadata::String(String::from_utf8_lossy(text).into_owned()),
+            Scalar::Number(number) => Metadata::Number(number),
+            Scalar::Bool(truth) => Metadata::Bool(truth),
         };
         self.metadata.insert(place, value);
     }
 
-    fn attribute(&self, attribute: Attribute) -> Option<&[u8]> {
-        match attribute {
-            Attribute::SourceAddress => Some(b"10.0.0.9:4711"),
-            Attribute::DestinationAddress => Some(b"10.0.0.1:443"),
-            Attribute::UpstreamCluster => Some(b"shop-v1"),
-            Attribute::RouteName => Some(b"cart"),
-            Attribute::Protocol => Some(b"HTTP/2"),
-            Attribute::UpstreamAddress | Attribute::ResponseCodeDetails => None,
+    fn attribute(&self, attribute: Attribute) -> Option<Scalar<'_>> {
+        if attribute.follows_from_headers() {
+            return attribute.of_headers(|map, name| self.header(map, name, 0));
+        }
+        Some(match attribute {
+            Attribute::SourceAddress | Attribute::SourceDirectAddress => {
+                Scalar::String(b"10.0.0.9:4711")
+            }
+            Attribute::SourcePort => Scalar::Number(4711.0),
+            Attribute::DestinationAddress => Scalar::String(b"10.0.0.1:443"),
+            Attribute::XdsClusterName => Scalar::String(b"shop-v1"),
+            Attribute::XdsRouteName => Scalar::String(b"cart"),
+            Attribute::RequestProtocol => Scalar::String(b"HTTP/2"),
+            Attribute::RequestId => Scalar::String(b"4c0f"),
+            Attribute::ResponseCode => Scalar::Number(200.0),
+            Attribute::HealthCheck => Scalar::Bool(false),
+            other => match self.tls.then_some(other)? {
+                Attribute::ConnectionMtls => Scalar::Bool(true),
+                Attribute::ConnectionTlsVersion => Scalar::String(b"TLSv1.3"),
+                Attribute::ConnectionRequestedServerName
+                | Attribute::ConnectionDnsSanLocalCertificate => {
+                    Scalar::String(b"shop.example.com")
+                }
+                Attribute::ConnectionSubjectPeerCertificate => Scalar::String(b"CN=client"),
+                Attribute::ConnectionUriSanPeerCertificate => Scalar::String(b"spiffe://shop/cart"),
+                Attribute::ConnectionDnsSanPeerCertificate => Scalar::String(b"client.example.com"),
+                Attribute::ConnectionSha256PeerCertificateDigest => Scalar::String(b"ab01"),
+                Attribute::ConnectionSubjectLocalCertificate => Scalar::String(b"CN=shop"),
+                _ => return None,
+            },
+        })
+    }
+
+    fn timing(&self) -> Timing {
+        Timing {
+            first_upstream_sent: Some(Duration::from_millis(2)),
+            first_upstream_received: Some(Duration::from_micros(7500)),
+            ..Timing::default()
         }
     }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::scripted::{Build, Notes, body, chain, chain_with};
 use outrider_plugin_api::{
     Attribute, BodyMode, CalloutFailure, CalloutRequest, Cause, Chain, Decision, Direction, Fault,
-    HeaderMap, Interest, LogLevel, MetadataSource, MetadataValue, Pause, Phase, Reply, Slot, Wake,
+    HeaderMap, Interest, LogLevel, MetadataSource, Pause, Phase, Reply, Scalar, Slot, Wake,
 };
 use outrider_plugin_testkit::{
     Arrival, Headers, Message, MetricTable, Outcome, ScriptedAnswer, ScriptedHost,
@@ -578,7 +578,10 @@ fn the_host_keeps_what_plugins_ask_of_it() {
     };
     let plugin = Build::new("curious", interest, |_, call, stream| {
         if call.phase == Phase::Log {
-            let details = stream.attribute(Attribute::ResponseCodeDetails).unwrap();
+            let Some(Scalar::String(details)) = stream.attribute(Attribute::ResponseCodeDetails)
+            else {
+                panic!("no details")
+            };
             let line = format!(
                 "{} {:?}",
                 String::from_utf8_lossy(details),
@@ -587,9 +590,9 @@ fn the_host_keeps_what_plugins_ask_of_it() {
             stream.log(LogLevel::Info, &line);
             return Ok(Decision::Continue);
         }
-        stream.set_metadata(b"shop", b"tier", MetadataValue::Number(2.0));
+        stream.set_metadata(b"shop", b"tier", Scalar::Number(2.0));
         let tier = stream.metadata(MetadataSource::Dynamic, b"shop", b"tier");
-        assert_eq!(tier, Some(MetadataValue::Number(2.0)));
+        assert_eq!(tier, Some(Scalar::Number(2.0)));
         assert!(stream.clear_route_cache());
         assert_eq!(stream.unix_millis(), stream.start_unix_millis());
         Ok(Decision::Continue)

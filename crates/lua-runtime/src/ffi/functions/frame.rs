@@ -3,7 +3,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use outrider_plugin_api::Stream;
+use outrider_plugin_api::{Scalar, Stream};
 
 use super::super::call::{CallState, NO_STREAM, Pair};
 
@@ -63,6 +63,25 @@ pub(super) fn text(bytes: &[u8]) -> std::borrow::Cow<'_, str> {
 pub(super) fn show(state: &mut CallState, bytes: &[u8]) {
     state.head.data = bytes.as_ptr();
     state.head.length = i32::try_from(bytes.len()).unwrap_or(i32::MAX);
+}
+
+/// Hands a value to Lua. 0: none; 1: text; 2: number; 3: truth value, as number.
+pub(super) fn show_scalar(state: &mut CallState, value: Option<Scalar<'_>>) -> i32 {
+    match value {
+        None => 0,
+        Some(Scalar::String(value)) => {
+            show(state, value);
+            1
+        }
+        Some(Scalar::Number(value)) => {
+            state.head.number = value;
+            2
+        }
+        Some(Scalar::Bool(value)) => {
+            state.head.number = f64::from(u8::from(value));
+            3
+        }
+    }
 }
 
 pub(super) fn show_scratch(state: &mut CallState) {

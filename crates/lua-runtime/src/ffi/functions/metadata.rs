@@ -1,9 +1,9 @@
 //! Metadata of routes and streams.
 
-use outrider_plugin_api::{MetadataSource, MetadataValue};
+use outrider_plugin_api::{MetadataSource, Scalar};
 
 use super::super::call::CallState;
-use super::frame::{bytes, show, with_stream};
+use super::frame::{bytes, show_scalar, with_stream};
 
 /// 0: none; 1: text; 2: number; 3: truth value, as number.
 pub(super) unsafe extern "C" fn metadata(
@@ -22,21 +22,10 @@ pub(super) unsafe extern "C" fn metadata(
             } else {
                 MetadataSource::Dynamic
             };
-            match stream.metadata(source, bytes(namespace, length), bytes(key, key_length)) {
-                None => 0,
-                Some(MetadataValue::String(value)) => {
-                    show(state, value);
-                    1
-                }
-                Some(MetadataValue::Number(value)) => {
-                    state.head.number = value;
-                    2
-                }
-                Some(MetadataValue::Bool(value)) => {
-                    state.head.number = f64::from(u8::from(value));
-                    3
-                }
-            }
+            show_scalar(
+                state,
+                stream.metadata(source, bytes(namespace, length), bytes(key, key_length)),
+            )
         })
     }
 }
@@ -57,9 +46,9 @@ pub(super) unsafe extern "C" fn set_metadata(
     unsafe {
         with_stream(call, |_, stream| {
             let value = match kind {
-                1 => MetadataValue::String(bytes(value, value_length)),
-                2 => MetadataValue::Number(number),
-                _ => MetadataValue::Bool(number != 0.0),
+                1 => Scalar::String(bytes(value, value_length)),
+                2 => Scalar::Number(number),
+                _ => Scalar::Bool(number != 0.0),
             };
             stream.set_metadata(bytes(namespace, length), bytes(key, key_length), value);
             1
