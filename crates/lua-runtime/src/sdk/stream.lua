@@ -120,6 +120,44 @@ for name, attribute in pairs({
     end
 end
 
+-- TLS. Each fact is one attribute; a plaintext connection has none of them.
+local tls_facts = {}
+for name, attribute in pairs({
+    version = "connection.tls_version",
+    server_name = "connection.requested_server_name",
+    subject = "connection.subject_peer_certificate",
+    uri_san = "connection.uri_san_peer_certificate",
+    dns_san = "connection.dns_san_peer_certificate",
+    sha256 = "connection.sha256_peer_certificate_digest",
+    local_subject = "connection.subject_local_certificate",
+    local_uri_san = "connection.uri_san_local_certificate",
+    local_dns_san = "connection.dns_san_local_certificate",
+}) do
+    tls_facts[name] = number_of(attribute)
+end
+local PEER_PRESENTED = number_of("connection.mtls")
+
+envoy.connection = {}
+
+function envoy.connection.tls()
+    local presented = read_attribute(PEER_PRESENTED)
+    if presented == nil then
+        return nil
+    end
+    return {
+        peer_presented = presented,
+        version = read_attribute(tls_facts.version),
+        server_name = read_attribute(tls_facts.server_name),
+        subject = read_attribute(tls_facts.subject),
+        uri_san = read_attribute(tls_facts.uri_san),
+        dns_san = read_attribute(tls_facts.dns_san),
+        sha256 = read_attribute(tls_facts.sha256),
+        local_subject = read_attribute(tls_facts.local_subject),
+        local_uri_san = read_attribute(tls_facts.local_uri_san),
+        local_dns_san = read_attribute(tls_facts.local_dns_san),
+    }
+end
+
 local function moment(index)
     local time = call.tape[index].number
     if time >= 0 then

@@ -80,6 +80,32 @@ fn an_attribute_that_is_not_there_is_told() {
 }
 
 #[test]
+fn what_tls_says_of_the_connection() {
+    let mut stream = FakeStream::new();
+    stream.tls = true;
+    assert_eq!(
+        values(
+            &mut stream,
+            &[
+                "envoy.connection.tls().peer_presented, envoy.connection.tls().version",
+                "envoy.connection.tls().server_name, envoy.connection.tls().subject",
+                "envoy.connection.tls().uri_san, envoy.connection.tls().dns_san",
+                "envoy.connection.tls().sha256, envoy.connection.tls().local_subject",
+                "envoy.connection.tls().local_dns_san, envoy.connection.tls().local_uri_san",
+            ]
+        ),
+        [
+            "true\tTLSv1.3",
+            "shop.example.com\tCN=client",
+            "spiffe://shop/cart\tclient.example.com",
+            "ab01\tCN=shop",
+            "shop.example.com\tnil",
+        ]
+    );
+    assert_eq!(logs_of("print(envoy.connection.tls())"), ["nil"]);
+}
+
+#[test]
 fn attributes_need_a_stream() {
     let problem =
         super::fake::try_load(&[("main.lua", "envoy.attribute('request.path') return {}")]);

@@ -23,6 +23,7 @@ fn traces(body: &str) -> Vec<String> {
     source.time_budget = Duration::from_secs(10);
     let probe = probe_with(source, r#"{"limit": 5, "nested": {"list": ["a"]}}"#);
     let mut stream = FakeStream::new();
+    stream.tls = true;
     stream.request_body = Some(vec![b"body".to_vec()]);
     stream.metadata.insert(
         ("mine".to_owned(), "key".to_owned()),
@@ -51,6 +52,7 @@ fn the_main_functions_are_compiled() {
         "local a = envoy.streaminfo.downstream_remote_address()",
         "local a = #envoy.attribute('request.path') + envoy.attribute('source.port')",
         "local a = envoy.attribute('health_check') or envoy.attribute('connection.mtls')",
+        "local t = envoy.connection.tls().subject",
         "local t = envoy.streaminfo.timing().first_upstream_received + 1",
         "envoy.logDebug('off')",
         "local h = envoy.req.get_headers()",
