@@ -12,7 +12,7 @@ use outrider_gateway::{Compiled, Loader, compile};
 use outrider_plugin_formats::{PluginEntry, PluginPackage, Problem};
 use serde_json::Value;
 
-use crate::trial::Trials;
+use crate::trial::{LoadLine, Trials};
 
 /// The disk, for one compilation.
 #[derive(Debug, Default)]
@@ -24,7 +24,14 @@ struct Disk {
 
 /// Compiles a gateway's file from the disk, and tries each plugin with each of its configurations.
 pub(crate) fn compile_file(file: &Path) -> Compiled {
-    compile(&file.to_string_lossy(), &Disk::default())
+    compile_and_listen(file).0
+}
+
+/// As [`compile_file`]; answers what the plugins logged meanwhile, too.
+pub(crate) fn compile_and_listen(file: &Path) -> (Compiled, Vec<LoadLine>) {
+    let disk = Disk::default();
+    let compiled = compile(&file.to_string_lossy(), &disk);
+    (compiled, disk.trials.into_inner().into_lines())
 }
 
 impl Loader for Disk {

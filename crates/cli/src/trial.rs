@@ -8,9 +8,10 @@ use std::time::Duration;
 
 use outrider_lua_runtime::LuaSource;
 use outrider_plugin_api::{
-    BodyMode, LoadError, MetricId, MetricKind, Metrics, Plugin, ScopedConfig,
+    BodyMode, LoadError, LogLevel, MetricId, MetricKind, Metrics, Plugin, ScopedConfig,
 };
 use outrider_plugin_formats::{self as formats, PluginEntry, PluginSource, Problem, Runtime};
+use serde::Serialize;
 use serde_json::Value;
 
 /// The runtime names the scope of a configuration that it refuses; the problem's place says more.
@@ -28,6 +29,11 @@ pub(crate) struct Trials {
 }
 
 impl Trials {
+    /// What the plugins logged, in the order of time.
+    pub(crate) fn into_lines(self) -> Vec<LoadLine> {
+        self.metrics.lines
+    }
+
     /// Loads `entry`, whose files are in `folder`, unless that has been done, and gives it `config`.
     ///
     /// # Errors
@@ -146,14 +152,48 @@ fn mode(mode: formats::BodyMode) -> BodyMode {
     }
 }
 
-/// Metrics that are only counted: nobody looks at them.
+/// Metrics, which nobody looks at, and what was logged.
 #[derive(Debug, Default)]
-struct Definitions(BTreeMap<(MetricKind, String), MetricId>);
+struct Definitions {
+    known: BTreeMap<(MetricKind, String), MetricId>,
+    lines: Vec<LoadLine>,
+}
+
+/// What a plugin logged while it loaded, or in `on_configure`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(crate) struct LoadLine {
+    pub(crate) plugin: String,
+    pub(crate) level: &'static str,
+    pub(crate) message: String,
+}
 
 impl Metrics for Definitions {
     fn define(&mut self, kind: MetricKind, name: &str) -> Option<MetricId> {
-        let next = MetricId(u32::try_from(self.0.len()).ok()?);
-        Some(*self.0.entry((kind, name.to_owned())).or_insert(next))
+        let next = MetricId(u32::try_from(self.known.len()).ok()?);
+        Some(*self.known.entry((kind, name.to_owned())).or_insert(next))
+    }
+
+    /// As Envoy's log does where nothing else is asked of it.
+    fn log_enabled(&self, level: LogLevel) -> bool {
+        level >= LogLevel::Info
+    }
+
+    fn log(&mut self, level: LogLevel, plugin: &str, message: &str) {
+        let line = LoadLine {
+            plugin: plugin.to_owned(),
+            level: match level {
+                LogLevel::Trace => "trace",
+                LogLevel::Debug => "debug",
+                LogLevel::Info => "info",
+                LogLevel::Warn => "warning",
+                LogLevel::Error => "error",
+            },
+            message: message.to_owned(),
+        };
+        // One plugin is tried with each of its configurations.
+        if !self.lines.contains(&line) {
+            self.lines.push(line);
+        }
     }
 }
 

@@ -474,7 +474,7 @@ impl Host for EnvoyHost<'_> {
     }
 
     fn log_enabled(&self, level: LogLevel) -> bool {
-        crate::log::enabled(level)
+        crate::log::log_enabled(level)
     }
 
     fn log(&self, level: LogLevel, plugin: &str, message: &str) {

@@ -25,7 +25,7 @@ mod raw;
 mod timers;
 
 pub use callbacks::{MissingCallbacks, resolve};
-pub use log::log;
+pub use log::{log, log_enabled};
 pub use module::{
     ConfigContext, EnvoyMetric, FilterConfig, MetricTable, Module, RouteConfig, install,
 };

@@ -17,7 +17,7 @@ fn number(level: LogLevel) -> u32 {
 }
 
 /// Whether Envoy writes lines of this level.
-pub(crate) fn enabled(level: LogLevel) -> bool {
+pub fn log_enabled(level: LogLevel) -> bool {
     callbacks().is_some_and(|callbacks| {
         // SAFETY: takes a number of the ABI's enumeration; callable from any thread.
         unsafe { (callbacks.log_enabled)(number(level)) }
@@ -27,7 +27,7 @@ pub(crate) fn enabled(level: LogLevel) -> bool {
 /// Writes a line to Envoy's log; nothing happens without an Envoy.
 pub fn log(level: LogLevel, message: &str) {
     if let Some(callbacks) = callbacks()
-        && enabled(level)
+        && log_enabled(level)
     {
         // SAFETY: the message outlives the call, and Envoy copies it.
         unsafe { (callbacks.log)(number(level), ModuleBuffer::new(message.as_bytes())) }

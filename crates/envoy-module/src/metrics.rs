@@ -5,8 +5,8 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-use outrider_envoy_abi::{ConfigContext, EnvoyMetric, MetricTable};
-use outrider_plugin_api::{MetricId, MetricKind, Metrics};
+use outrider_envoy_abi::{ConfigContext, EnvoyMetric, MetricTable, log, log_enabled};
+use outrider_plugin_api::{LogLevel, MetricId, MetricKind, Metrics};
 
 /// How many metrics a process may have; more are refused.
 const CAPACITY: usize = 4096;
@@ -68,6 +68,14 @@ pub(crate) struct Definer;
 impl Metrics for Definer {
     fn define(&mut self, kind: MetricKind, name: &str) -> Option<MetricId> {
         NAMES.define(kind, name)
+    }
+
+    fn log_enabled(&self, level: LogLevel) -> bool {
+        log_enabled(level)
+    }
+
+    fn log(&mut self, level: LogLevel, plugin: &str, message: &str) {
+        log(level, &format!("plugin {plugin}: {message}"));
     }
 }
 

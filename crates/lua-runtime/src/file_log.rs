@@ -23,6 +23,8 @@ const LIMIT: usize = 8 * 1024 * 1024;
 pub(crate) struct FileLog {
     path: Arc<Path>,
     dropped: Arc<AtomicU64>,
+    /// Lines that were lost since the plugin was loaded.
+    lost: Arc<AtomicU64>,
 }
 
 enum Message {
@@ -32,6 +34,7 @@ enum Message {
         /// How many lines are missing before this one.
         missing: u64,
         dropped: Arc<AtomicU64>,
+        lost: Arc<AtomicU64>,
     },
     #[cfg(test)]
     Flush(Sender<()>),
@@ -73,6 +76,7 @@ impl Writer {
         if self.waiting.fetch_add(size, Ordering::Relaxed) + size > self.limit {
             self.waiting.fetch_sub(size, Ordering::Relaxed);
             log.dropped.fetch_add(1, Ordering::Relaxed);
+            log.lost.fetch_add(1, Ordering::Relaxed);
             return;
         }
         let mut text = Vec::with_capacity(size);
@@ -84,6 +88,7 @@ impl Writer {
             text,
             missing: log.dropped.swap(0, Ordering::Relaxed),
             dropped: Arc::clone(&log.dropped),
+            lost: Arc::clone(&log.lost),
         });
     }
 }
@@ -106,7 +111,13 @@ impl FileLog {
         Self {
             path: Arc::from(folder.join(format!("{name}.log"))),
             dropped: Arc::default(),
+            lost: Arc::default(),
         }
+    }
+
+    /// How many lines were lost since the plugin was loaded.
+    pub(crate) fn lost(&self) -> u64 {
+        self.lost.load(Ordering::Relaxed)
     }
 
     /// Queues one line, or drops it when too much waits already.
@@ -127,11 +138,13 @@ fn run(lines: &Receiver<Message>, waiting: &AtomicUsize) {
                 text,
                 missing,
                 dropped,
+                lost,
             } => {
                 waiting.fetch_sub(text.len(), Ordering::Relaxed);
                 if append(&mut files, &path, &text, missing).is_err() {
                     // Told before the next line that can be written.
                     dropped.fetch_add(missing + 1, Ordering::Relaxed);
+                    lost.fetch_add(1, Ordering::Relaxed);
                 }
             }
             #[cfg(test)]

@@ -1,12 +1,13 @@
 //! One version of a Lua plugin: its VMs, one a worker, and one on which configurations are checked.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 
 use outrider_plugin_api::{
-    BodyMode, ConfiguredPlugin, Interest, LoadError, Metrics, Plugin, ScopedConfig,
+    BodyMode, ConfiguredPlugin, Interest, LoadError, Metrics, Plugin, PluginStatus, ScopedConfig,
+    VmStatus,
 };
 
 use crate::configured::LuaConfigured;
@@ -23,6 +24,53 @@ pub(crate) struct WorkerVm {
     vm: Mutex<Held>,
     released: Mutex<Vec<i32>>,
     has_released: AtomicBool,
+    seen: Arc<Seen>,
+}
+
+/// What other threads may see of a worker's VM; written when it is replaced.
+#[derive(Debug, Default)]
+struct Seen {
+    replacements: AtomicU64,
+    now: Mutex<SeenVm>,
+}
+
+#[derive(Debug, Default)]
+struct SeenVm {
+    memory: Option<Arc<AtomicUsize>>,
+    trouble: Option<String>,
+}
+
+impl Seen {
+    fn now(&self) -> MutexGuard<'_, SeenVm> {
+        self.now.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn status(&self) -> VmStatus {
+        let now = self.now();
+        VmStatus {
+            memory: now.memory.as_ref().map(|used| used.load(Ordering::Relaxed)),
+            replacements: self.replacements.load(Ordering::Relaxed),
+            trouble: now.trouble.clone(),
+        }
+    }
+}
+
+impl WorkerVm {
+    fn new(vm: Vm) -> Self {
+        let seen = Arc::new(Seen::default());
+        seen.now().memory = Some(vm.state.memory_gauge());
+        Self {
+            vm: Mutex::new(Held {
+                vm: Some(vm),
+                generation: 0,
+                repair: Repair::default(),
+                seen: Arc::clone(&seen),
+            }),
+            released: Mutex::default(),
+            has_released: AtomicBool::new(false),
+            seen,
+        }
+    }
 }
 
 /// What a worker holds.
@@ -32,6 +80,7 @@ pub(crate) struct Held {
     pub(crate) vm: Option<Vm>,
     generation: u32,
     repair: Repair,
+    seen: Arc<Seen>,
 }
 
 /// When a VM that could not be replaced is tried again.
@@ -121,6 +170,11 @@ impl Core {
                 Ok((vm, _)) => {
                     held.vm = Some(vm);
                     held.repair = Repair::default();
+                    held.seen.replacements.fetch_add(1, Ordering::Relaxed);
+                    *held.seen.now() = SeenVm {
+                        memory: Some(vm.state.memory_gauge()),
+                        trouble: None,
+                    };
                     return Ok(());
                 }
                 Err(error) => {
@@ -129,6 +183,10 @@ impl Core {
                     held.repair.reason = load_message(&error);
                 }
             }
+                    *held.seen.now() = SeenVm {
+                        memory: None,
+                        trouble: Some(held.repair.reason.clone()),
+                    };
         }
         Err(held.repair.reason.clone())
     }
@@ -187,15 +245,7 @@ impl LuaPlugin {
         let workers = (0..workers)
             .map(|_| {
                 let (vm, _) = Vm::new(&shared, memory_budget, 0, None)?;
-                Ok(WorkerVm {
-                    vm: Mutex::new(Held {
-                        vm: Some(vm),
-                        generation: 0,
-                        repair: Repair::default(),
-                    }),
-                    released: Mutex::default(),
-                    has_released: AtomicBool::new(false),
-                })
+                Ok(WorkerVm::new(vm))
             })
             .collect::<Result<Vec<_>, LuaError>>()
             .map_err(|error| refused(load_message(&error)))?;
@@ -228,6 +278,19 @@ impl Plugin for LuaPlugin {
     fn interest(&self) -> Interest {
         self.interest
     }
+    fn status(&self) -> PluginStatus {
+        PluginStatus {
+            workers: self
+                .core
+                .workers
+                .iter()
+                .map(|own| own.seen.status())
+                .collect(),
+            memory_budget: self.core.memory_budget,
+            log_lines_dropped: self.core.shared.file_log.as_ref().map(FileLog::lost),
+        }
+    }
+
 
     fn configure(
         &self,

@@ -17,6 +17,7 @@ mod phase;
 mod plugin;
 mod run;
 mod stream;
+mod status;
 mod view;
 
 pub use attribute::{Attribute, AttributeKind};
@@ -30,4 +31,8 @@ pub use plugin::{
     Call, ConfiguredPlugin, Decision, Interest, LoadError, Pause, Plugin, Reply, ScopedConfig, Slot,
 };
 pub use run::{ChainRun, Effects, Verdict};
-pub use stream::{BodyError, LogLevel, MetadataSource, Scalar, Stream, Timing};
+pub use status::{PluginStatus, VmStatus};
+pub use stream::{
+    BodyError, FilterStateError, FilterStateKind, LogLevel, OverrideHostError,
+    OverrideHostFallback, Scalar, Stream, Timing,
+};

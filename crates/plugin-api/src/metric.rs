@@ -1,5 +1,7 @@
 //! Metrics that plugins and chains keep, in the proxy's own statistics.
 
+use crate::stream::LogLevel;
+
 /// What a metric measures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum MetricKind {
@@ -15,9 +17,16 @@ pub enum MetricKind {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct MetricId(pub u32);
 
-/// Where metrics are defined: while a plugin loads, and only then.
+/// What the proxy offers while a plugin loads or a configuration is checked, where there is no stream:
+/// metrics to define, which is possible only then, and its log.
 pub trait Metrics {
     /// Defines a metric, or finds the one of that kind and name. `None` when the table is full or
     /// the name is another kind's.
     fn define(&mut self, kind: MetricKind, name: &str) -> Option<MetricId>;
+
+    /// Whether lines of a level are written.
+    fn log_enabled(&self, level: LogLevel) -> bool;
+
+    /// Writes a line of a plugin to the proxy's log.
+    fn log(&mut self, level: LogLevel, plugin: &str, message: &str);
 }

@@ -7,6 +7,7 @@ use crate::callout::Wake;
 use crate::failure::Fault;
 use crate::metric::Metrics;
 use crate::phase::{BodyMode, Direction, Phase};
+use crate::status::PluginStatus;
 use crate::stream::Stream;
 
 /// One call of a plugin.
@@ -145,6 +146,9 @@ pub trait Plugin: Send + Sync + Debug {
         config: &ScopedConfig,
         metrics: &mut dyn Metrics,
     ) -> Result<Arc<dyn ConfiguredPlugin>, LoadError>;
+
+    /// What it uses at the moment. Callable from any thread; never waits for a worker.
+    fn status(&self) -> PluginStatus;
 }
 
 /// A plugin with one configuration. Streams call it on their own workers, several at once.

@@ -1,17 +1,23 @@
 //! A table of metrics, as plugins define them when they load.
 
-use outrider_plugin_api::{MetricId, MetricKind, Metrics};
+use outrider_plugin_api::{LogLevel, MetricId, MetricKind, Metrics};
 
 /// Metrics by id; the same kind and name are one metric.
 #[derive(Debug, Clone, Default)]
 pub struct MetricTable {
     defined: Vec<(MetricKind, String)>,
+    logs: Vec<(LogLevel, String)>,
 }
 
 impl MetricTable {
     /// A table without metrics.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// What plugins logged while they loaded.
+    pub fn logs(&self) -> &[(LogLevel, String)] {
+        &self.logs
     }
 
     /// The id of a metric that was defined.
@@ -31,6 +37,14 @@ impl Metrics for MetricTable {
                 self.id(name)
             }
         }
+    }
+
+    fn log_enabled(&self, _level: LogLevel) -> bool {
+        true
+    }
+
+    fn log(&mut self, level: LogLevel, _plugin: &str, message: &str) {
+        self.logs.push((level, message.to_owned()));
     }
 }
 

@@ -3,11 +3,13 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use outrider_plugin_formats::Problem;
 use serde_json::json;
 
 use crate::exit::{self, Exit};
-use crate::loader::compile_file;
+use crate::loader::compile_and_listen;
 use crate::output::{self, GOOD, Styled};
+use crate::trial::LoadLine;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -24,16 +26,28 @@ pub(crate) struct Arguments {
     /// The gateway's file
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// Print JSON: {"ok": ..., "problems": [{"file", "line", "column", "message", "mend"}]}
+    /// Print JSON: {"ok": ..., "problems": [{"file", "line", "column", "message", "mend"}], "logs":
+    /// [{"plugin", "level", "message"}]}
     #[arg(long)]
     json: bool,
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Exit {
-    let problems = compile_file(&arguments.file).problems;
+    let (compiled, lines) = compile_and_listen(&arguments.file);
+    let problems = compiled.problems;
     if arguments.json {
-        output::json(&json!({"ok": problems.is_empty(), "problems": problems}));
-    } else if problems.is_empty() {
+        output::json(&json!({"ok": problems.is_empty(), "problems": problems, "logs": lines}));
+        return conclusion(&problems);
+    }
+    for LoadLine {
+        plugin,
+        level,
+        message,
+    } in &lines
+    {
+        output::line(format_args!("plugin `{plugin}` logs ({level}): {message}"));
+    }
+    if problems.is_empty() {
         output::line(format_args!(
             "{} {} has no problems",
             Styled(GOOD, "ok:"),
@@ -48,6 +62,10 @@ pub(crate) fn run(arguments: &Arguments) -> Exit {
             output::counted(problems.len(), "problem")
         ));
     }
+    conclusion(&problems)
+}
+
+fn conclusion(problems: &[Problem]) -> Exit {
     if problems.is_empty() {
         Exit::Good
     } else {

@@ -8,12 +8,15 @@
 
 use std::cell::Cell;
 use std::ffi::c_void;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use mlua_sys::{lua_Alloc, lua_State};
 
 /// Counts what one VM has allocated. Its address is known to LuaJIT, so it lives in a box.
 pub(super) struct Memory {
-    used: Cell<usize>,
+    /// Only the VM's own thread writes; others may look.
+    used: Arc<AtomicUsize>,
     limit: Cell<usize>,
     refused: Cell<bool>,
     original: lua_Alloc,
@@ -34,7 +37,7 @@ impl Memory {
         // SAFETY: `lua` is live; reading the count neither allocates nor raises.
         let kib = unsafe { mlua_sys::lua_gc(lua, mlua_sys::LUA_GCCOUNT, 0) };
         let memory = Box::new(Self {
-            used: Cell::new(usize::try_from(kib).unwrap_or(0) * 1024),
+            used: Arc::new(AtomicUsize::new(usize::try_from(kib).unwrap_or(0) * 1024)),
             limit: Cell::new(limit),
             refused: Cell::new(false),
             original,
@@ -58,7 +61,12 @@ impl Memory {
 
     /// Bytes in use.
     pub(super) fn used(&self) -> usize {
-        self.used.get()
+        self.used.load(Ordering::Relaxed)
+    }
+
+    /// Bytes in use, for other threads to look at.
+    pub(super) fn gauge(&self) -> Arc<AtomicUsize> {
+        Arc::clone(&self.used)
     }
 
     /// The budget in bytes.
@@ -80,7 +88,7 @@ unsafe extern "C" fn allocate(
 ) -> *mut c_void {
     // SAFETY: `install` handed over the address of a `Memory` that outlives the VM's use of it.
     let memory = unsafe { &*data.cast::<Memory>() };
-    let used = memory.used.get();
+    let used = memory.used.load(Ordering::Relaxed);
     if new > old && used.saturating_add(new - old) > memory.limit.get() {
         memory.refused.set(true);
         return std::ptr::null_mut();
@@ -88,9 +96,8 @@ unsafe extern "C" fn allocate(
     // SAFETY: the first allocator, with its own data, for a block that it made itself.
     let moved = unsafe { (memory.original)(memory.original_data, block, old, new) };
     if new == 0 || !moved.is_null() {
-        memory
-            .used
-            .set(used.saturating_add(new).saturating_sub(old));
+        let now = used.saturating_add(new).saturating_sub(old);
+        memory.used.store(now, Ordering::Relaxed);
     }
     moved
 }

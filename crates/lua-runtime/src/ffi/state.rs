@@ -9,6 +9,7 @@ mod errors;
 
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
 use mlua_sys::{LUA_OK, LUA_REGISTRYINDEX, LUA_YIELD, lua_State};
@@ -181,6 +182,11 @@ impl State {
 
     /// The streams that have an entry.
     pub(crate) fn streams(&mut self) -> &mut Streams {
+    /// The bytes that the VM has allocated, for other threads to look at.
+    pub(crate) fn memory_gauge(&self) -> Arc<AtomicUsize> {
+        self.memory.gauge()
+    }
+
         &mut self.call_state().streams
     }
 

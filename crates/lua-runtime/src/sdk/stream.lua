@@ -212,68 +212,7 @@ end
 envoy.streaminfo.current_time_milliseconds = now
 envoy.nowms = now
 
-local function read_metadata(source, key, namespace)
-    local answer = host_metadata(call, source, namespace, #namespace, key, #key)
-    if answer < 0 then
-        fail(answer, 2)
-    end
-    if answer == 1 then
-        return text(call.data, call.length)
-    elseif answer == 2 then
-        return call.number
-    elseif answer == 3 then
-        return call.number ~= 0
-    end
-    return nil
-end
-
-local function metadata_reader(source)
-    return function(key, filter_name)
-        if type(key) ~= "string" then
-            expect(key, "string", "the metadata's key")
-        end
-        if type(filter_name) ~= "string" then
-            expect(filter_name, "string", "the filter's name")
-        end
-        local value = read_metadata(source, key, filter_name)
-        if value == nil then
-            -- Rider's documents drop this prefix.
-            value = read_metadata(source, key, "com.netease." .. filter_name)
-        end
-        return value
-    end
-end
-
-envoy.req.get_metadata = metadata_reader(0)
-envoy.req.get_dynamic_metadata = metadata_reader(1)
-envoy.resp.get_metadata = envoy.req.get_metadata
-envoy.resp.get_dynamic_metadata = envoy.req.get_dynamic_metadata
-
-function envoy.req.set_dynamic_metadata(key, value, filter_name)
-    if type(key) ~= "string" then
-        expect(key, "string", "the metadata's key")
-    end
-    if type(filter_name) ~= "string" then
-        expect(filter_name, "string", "the filter's name")
-    end
-    local kind = type(value)
-    local answer
-    if kind == "string" then
-        answer = host_set_metadata(call, filter_name, #filter_name, key, #key, 1, value, #value, 0)
-    elseif kind == "number" then
-        answer = host_set_metadata(call, filter_name, #filter_name, key, #key, 2, "", 0, value)
-    elseif kind == "boolean" then
-        answer = host_set_metadata(call, filter_name, #filter_name, key, #key, 3, "", 0, value and 1 or 0)
-    else
-        error("a metadata value must be a string, a number or a boolean, not " .. kind, 2)
-    end
-    if answer < 0 then
-        fail(answer)
-    end
-end
-envoy.resp.set_dynamic_metadata = envoy.req.set_dynamic_metadata
-
--- Logs. Outside of streams there is no log to write to, and a line is dropped.
+-- Logs. While the plugin loads, and in on_configure, too.
 for name, level in pairs({ logTrace = 0, logDebug = 1, logInfo = 2, logWarn = 3, logErr = 4 }) do
     envoy[name] = function(message)
         if type(message) ~= "string" then

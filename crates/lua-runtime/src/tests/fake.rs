@@ -313,7 +313,10 @@ impl Stream for FakeStream {
 
 /// Metrics by kind and name; the id is the place.
 #[derive(Debug, Default)]
-pub(super) struct FakeMetrics(pub(super) Vec<(MetricKind, String)>);
+pub(super) struct FakeMetrics(
+    pub(super) Vec<(MetricKind, String)>,
+    pub(super) Vec<(LogLevel, String)>,
+);
 
 impl Metrics for FakeMetrics {
     fn define(&mut self, kind: MetricKind, name: &str) -> Option<MetricId> {
@@ -384,6 +387,14 @@ pub(super) fn on_request(body: &str) -> Probe {
         "local handler = {{}}\nfunction handler:on_request_header()\n{body}\nend\nreturn handler"
     ))
 }
+
+    fn log_enabled(&self, level: LogLevel) -> bool {
+        level >= LogLevel::Info
+    }
+
+    fn log(&mut self, level: LogLevel, plugin: &str, message: &str) {
+        self.1.push((level, format!("{plugin}: {message}")));
+    }
 
 pub(super) fn call(phase: Phase) -> Call {
     Call {

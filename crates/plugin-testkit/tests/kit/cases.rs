@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::scripted::Build;
 use outrider_plugin_api::{
-    Call, ConfiguredPlugin, Decision, HeaderMap, Interest, LoadError, Metrics, Plugin, Reply,
-    ScopedConfig, Slot, Stream,
+    Call, ConfiguredPlugin, Decision, HeaderMap, Interest, LoadError, Metrics, Plugin,
+    PluginStatus, Reply, ScopedConfig, Slot, Stream,
 };
 use outrider_plugin_formats::PluginPackage;
 use outrider_plugin_testkit::{
@@ -88,6 +88,10 @@ fn a_folder_without_cases_is_wrong() {
 struct Setting;
 
 impl Plugin for Setting {
+    fn status(&self) -> PluginStatus {
+        PluginStatus::default()
+    }
+
     fn interest(&self) -> Interest {
         Interest {
             request_headers: true,

@@ -1,9 +1,10 @@
-//! The proxy's log and the plugin's own.
+//! The proxy's log and the plugin's own. While a plugin loads, lines go where what loads it says; each
+//! is written once, not by the VM of each worker.
 
 use outrider_plugin_api::LogLevel;
 
 use super::super::call::CallState;
-use super::frame::{bytes, text, with, with_stream};
+use super::frame::{bytes, text, with};
 
 fn log_level(number: i32) -> LogLevel {
     match number {
@@ -19,8 +20,15 @@ fn log_level(number: i32) -> LogLevel {
 pub(super) unsafe extern "C" fn log_enabled(call: *mut CallState, level: i32) -> i32 {
     // SAFETY: called by the SDK, with its call state.
     unsafe {
-        with_stream(call, |_, stream| {
-            i32::from(stream.log_enabled(log_level(level)))
+        with(call, |state| {
+            let level = log_level(level);
+            i32::from(match (state.stream, state.metrics) {
+                // SAFETY: see `with_stream`; the place for what loads is there for as long likewise.
+                (Some(stream), _) => stream.as_ref().log_enabled(level),
+                // SAFETY: as above.
+                (None, Some(load)) => load.as_ref().log_enabled(level),
+                (None, None) => false,
+            })
         })
     }
 }
@@ -34,10 +42,25 @@ pub(super) unsafe extern "C" fn log(
 ) -> i32 {
     // SAFETY: called by the SDK, with its call state and a string.
     unsafe {
-        with_stream(call, |_, stream| {
+        with(call, |state| {
             let level = log_level(level);
-            if stream.log_enabled(level) {
-                stream.log(level, &text(bytes(message, length)));
+            match (state.stream, state.metrics) {
+                (Some(stream), _) => {
+                    // SAFETY: see `with_stream`.
+                    let stream = stream.as_ref();
+                    if stream.log_enabled(level) {
+                        stream.log(level, &text(bytes(message, length)));
+                    }
+                }
+                (None, Some(mut load)) => {
+                    // SAFETY: a place for what loads is there only while its borrow lasts.
+                    let load = load.as_mut();
+                    if load.log_enabled(level) {
+                        load.log(level, &state.shared.plugin, &text(bytes(message, length)));
+                    }
+                }
+                // The plugin is taken in by another VM; the first has said it.
+                (None, None) => {}
             }
             1
         })
@@ -64,7 +87,14 @@ pub(super) unsafe extern "C" fn file_log(
                     stream.as_ref().log(LogLevel::Info, &text(message));
                     1
                 }
-                (None, None) => 1,
+                (None, None) => {
+                    if let Some(mut load) = state.metrics {
+                        // SAFETY: as above.
+                        let load = load.as_mut();
+                        load.log(LogLevel::Info, &state.shared.plugin, &text(message));
+                    }
+                    1
+                }
             }
         })
     }
