@@ -168,25 +168,25 @@ impl Core {
             held.generation = held.generation.wrapping_add(1);
             match Vm::new(&self.shared, self.memory_budget, held.generation, None) {
                 Ok((vm, _)) => {
-                    held.vm = Some(vm);
-                    held.repair = Repair::default();
                     held.seen.replacements.fetch_add(1, Ordering::Relaxed);
                     *held.seen.now() = SeenVm {
                         memory: Some(vm.state.memory_gauge()),
                         trouble: None,
                     };
+                    held.vm = Some(vm);
+                    held.repair = Repair::default();
                     return Ok(());
                 }
                 Err(error) => {
                     held.repair.failures = held.repair.failures.saturating_add(1);
                     held.repair.failed_at = now;
                     held.repair.reason = load_message(&error);
-                }
-            }
                     *held.seen.now() = SeenVm {
                         memory: None,
                         trouble: Some(held.repair.reason.clone()),
                     };
+                }
+            }
         }
         Err(held.repair.reason.clone())
     }
@@ -275,9 +275,6 @@ impl LuaPlugin {
 }
 
 impl Plugin for LuaPlugin {
-    fn interest(&self) -> Interest {
-        self.interest
-    }
     fn status(&self) -> PluginStatus {
         PluginStatus {
             workers: self
@@ -291,6 +288,9 @@ impl Plugin for LuaPlugin {
         }
     }
 
+    fn interest(&self) -> Interest {
+        self.interest
+    }
 
     fn configure(
         &self,
@@ -348,6 +348,11 @@ fn handler_places(results: Vec<(i32, String)>) -> BTreeMap<usize, String> {
         .filter_map(|(kind, place)| Some((usize::try_from(kind - 10).ok()?, place)))
         .filter(|(number, _)| *number > 0)
         .collect()
+}
+
+/// Whether the SDK found a script for Envoy's Lua filter that asks for chunks or trailers.
+fn streams_on(results: &[(i32, String)]) -> bool {
+    results.iter().any(|(kind, _)| *kind == 6)
 }
 
 /// What the SDK found: a digit for each handler, in the order of `NAMES` in `plugin.lua`.

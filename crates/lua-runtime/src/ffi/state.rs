@@ -180,13 +180,13 @@ impl State {
         unsafe { &mut *self.call }
     }
 
-    /// The streams that have an entry.
-    pub(crate) fn streams(&mut self) -> &mut Streams {
     /// The bytes that the VM has allocated, for other threads to look at.
     pub(crate) fn memory_gauge(&self) -> Arc<AtomicUsize> {
         self.memory.gauge()
     }
 
+    /// The streams that have an entry.
+    pub(crate) fn streams(&mut self) -> &mut Streams {
         &mut self.call_state().streams
     }
 
