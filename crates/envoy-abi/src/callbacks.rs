@@ -127,6 +127,36 @@ callbacks! {
         filter: FilterPtr, namespace: ModuleBuffer, key: ModuleBuffer, value: bool,
     );
 
+    fn http_set_dynamic_metadata_struct(filter: FilterPtr, namespace: ModuleBuffer, fields: ModuleBuffer);
+    fn http_get_metadata_list_size(
+        filter: FilterPtr, source: u32, namespace: ModuleBuffer, key: ModuleBuffer, size: *mut usize,
+    ) -> bool;
+    fn http_get_metadata_list_string(
+        filter: FilterPtr, source: u32, namespace: ModuleBuffer, key: ModuleBuffer, index: usize,
+        value: *mut EnvoyBuffer,
+    ) -> bool;
+    fn http_get_metadata_list_number(
+        filter: FilterPtr, source: u32, namespace: ModuleBuffer, key: ModuleBuffer, index: usize,
+        value: *mut f64,
+    ) -> bool;
+    fn http_get_metadata_list_bool(
+        filter: FilterPtr, source: u32, namespace: ModuleBuffer, key: ModuleBuffer, index: usize,
+        value: *mut bool,
+    ) -> bool;
+    fn http_get_metadata_keys_count(filter: FilterPtr, source: u32, namespace: ModuleBuffer) -> usize;
+    fn http_get_metadata_keys(
+        filter: FilterPtr, source: u32, namespace: ModuleBuffer, keys: *mut EnvoyBuffer,
+    ) -> bool;
+    fn http_get_metadata_namespaces_count(filter: FilterPtr, source: u32) -> usize;
+    fn http_get_metadata_namespaces(filter: FilterPtr, source: u32, namespaces: *mut EnvoyBuffer) -> bool;
+
+    fn http_has_filter_state(filter: FilterPtr, key: ModuleBuffer) -> bool;
+    fn http_get_filter_state_bytes(filter: FilterPtr, key: ModuleBuffer, value: *mut EnvoyBuffer) -> bool;
+    fn http_get_filter_state_typed(filter: FilterPtr, key: ModuleBuffer, value: *mut EnvoyBuffer) -> bool;
+    fn http_set_filter_state_bytes(filter: FilterPtr, key: ModuleBuffer, value: ModuleBuffer) -> bool;
+    fn http_set_filter_state_typed(filter: FilterPtr, key: ModuleBuffer, value: ModuleBuffer) -> bool;
+    fn http_set_upstream_override_host(filter: FilterPtr, host: ModuleBuffer, strict: bool) -> bool;
+
     fn http_filter_get_attribute_string(filter: FilterPtr, id: u32, value: *mut EnvoyBuffer) -> bool;
     fn http_filter_get_attribute_int(filter: FilterPtr, id: u32, value: *mut u64) -> bool;
     fn http_filter_get_attribute_bool(filter: FilterPtr, id: u32, value: *mut bool) -> bool;

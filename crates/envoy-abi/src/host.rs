@@ -5,8 +5,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use outrider_plugin_api::{
     Attribute, AttributeKind, BodyBuffer, CalloutFailure, CalloutId, CalloutRequest, Direction,
-    Fault, HeaderMap, Host, Link, LogLevel, MetadataSource, MetricId, MetricKind, Phase, Scalar,
-    Timing,
+    Fault, FilterStateError, FilterStateKind, HeaderMap, Host, Link, LogLevel, MetadataSource,
+    MetadataTree, MetricId, MetricKind, OverrideHostFallback, Phase, Scalar, Timing,
 };
 use smallvec::SmallVec;
 
@@ -45,6 +45,16 @@ fn map_number(map: HeaderMap) -> u32 {
         HeaderMap::RequestTrailers => header_type::REQUEST_TRAILER,
         HeaderMap::ResponseHeaders => header_type::RESPONSE_HEADER,
         HeaderMap::ResponseTrailers => header_type::RESPONSE_TRAILER,
+    }
+}
+
+fn source_number(source: MetadataSource) -> u32 {
+    match source {
+        MetadataSource::Dynamic => metadata_source::DYNAMIC,
+        MetadataSource::Route => metadata_source::ROUTE,
+        MetadataSource::Cluster => metadata_source::CLUSTER,
+        MetadataSource::Host => metadata_source::HOST,
+        MetadataSource::Locality => metadata_source::HOST_LOCALITY,
     }
 }
 
@@ -247,10 +257,7 @@ impl Host for EnvoyHost<'_> {
     }
 
     fn metadata(&self, source: MetadataSource, namespace: &[u8], key: &[u8]) -> Option<Scalar<'_>> {
-        let source = match source {
-            MetadataSource::Dynamic => metadata_source::DYNAMIC,
-            MetadataSource::Route => metadata_source::ROUTE,
-        };
+        let source = source_number(source);
         let (namespace, key) = (ModuleBuffer::new(namespace), ModuleBuffer::new(key));
         let (mut text, mut number, mut truth) = (EnvoyBuffer::EMPTY, 0.0, false);
         // SAFETY: the filter is alive during its hook; namespace and key outlive the calls; the
@@ -310,6 +317,156 @@ impl Host for EnvoyHost<'_> {
                     truth,
                 ),
             }
+        }
+    }
+
+    fn set_metadata_tree(&mut self, namespace: &[u8], key: &[u8], value: &MetadataTree) {
+        let encoded = crate::protobuf::structure(key, value);
+        // SAFETY: the filter is alive during its hook; what is lent outlives the call, and Envoy makes
+        // objects of its own from it.
+        unsafe {
+            (self.callbacks.http_set_dynamic_metadata_struct)(
+                self.filter,
+                ModuleBuffer::new(namespace),
+                ModuleBuffer::new(&encoded),
+            );
+        }
+    }
+
+    fn metadata_list(
+        &self,
+        source: MetadataSource,
+        namespace: &[u8],
+        key: &[u8],
+        visit: &mut dyn FnMut(Scalar<'_>),
+    ) -> bool {
+        let source = source_number(source);
+        let (namespace, key) = (ModuleBuffer::new(namespace), ModuleBuffer::new(key));
+        let Callbacks {
+            http_get_metadata_list_size: get_size,
+            http_get_metadata_list_string: get_string,
+            http_get_metadata_list_number: get_number,
+            http_get_metadata_list_bool: get_bool,
+            ..
+        } = self.callbacks;
+        let filter = self.filter;
+        let mut size = 0;
+        // SAFETY: the filter is alive during its hook; namespace and key outlive the calls; the result
+        // goes to a local.
+        if !unsafe { get_size(filter, source, namespace, key, &raw mut size) } {
+            return false;
+        }
+        for at in 0..size {
+            let (mut text, mut number, mut truth) = (EnvoyBuffer::EMPTY, 0.0, false);
+            // SAFETY: the same; Envoy keeps the text until metadata is written, which takes `&mut self`.
+            let value = unsafe {
+                if get_string(filter, source, namespace, key, at, &raw mut text) {
+                    Scalar::String(text.bytes())
+                } else if get_number(filter, source, namespace, key, at, &raw mut number) {
+                    Scalar::Number(number)
+                } else if get_bool(filter, source, namespace, key, at, &raw mut truth) {
+                    Scalar::Bool(truth)
+                } else {
+                    continue;
+                }
+            };
+            visit(value);
+        }
+        true
+    }
+
+    fn metadata_names(
+        &self,
+        source: MetadataSource,
+        namespace: Option<&[u8]>,
+        visit: &mut dyn FnMut(&[u8]),
+    ) {
+        let source = source_number(source);
+        let (callbacks, filter) = (self.callbacks, self.filter);
+        let namespace = namespace.map(ModuleBuffer::new);
+        // SAFETY: the filter is alive during its hook; the namespace outlives the call.
+        let count = unsafe {
+            match namespace {
+                Some(namespace) => {
+                    (callbacks.http_get_metadata_keys_count)(filter, source, namespace)
+                }
+                None => (callbacks.http_get_metadata_namespaces_count)(filter, source),
+            }
+        };
+        let mut names: SmallVec<[EnvoyBuffer; 16]> = smallvec::smallvec![EnvoyBuffer::EMPTY; count];
+        // SAFETY: the same; the array has the size that Envoy has just named.
+        let found = count > 0
+            && unsafe {
+                match namespace {
+                    Some(namespace) => (callbacks.http_get_metadata_keys)(
+                        filter,
+                        source,
+                        namespace,
+                        names.as_mut_ptr(),
+                    ),
+                    None => {
+                        (callbacks.http_get_metadata_namespaces)(filter, source, names.as_mut_ptr())
+                    }
+                }
+            };
+        if found {
+            for name in names {
+                // SAFETY: Envoy filled it in, and keeps the name until metadata is written, which takes
+                // `&mut self`.
+                visit(unsafe { name.bytes() });
+            }
+        }
+    }
+
+    fn filter_state(&self, key: &[u8]) -> Option<&[u8]> {
+        let key = ModuleBuffer::new(key);
+        let mut value = EnvoyBuffer::EMPTY;
+        // SAFETY: the filter is alive during its hook; the key outlives the calls; the result goes to a
+        // local, and Envoy keeps its bytes until something is set, which takes `&mut self`.
+        unsafe {
+            let found =
+                (self.callbacks.http_get_filter_state_bytes)(self.filter, key, &raw mut value)
+                    || (self.callbacks.http_get_filter_state_typed)(
+                        self.filter,
+                        key,
+                        &raw mut value,
+                    );
+            found.then(|| value.bytes())
+        }
+    }
+
+    fn set_filter_state(
+        &mut self,
+        key: &[u8],
+        value: &[u8],
+        kind: FilterStateKind,
+    ) -> Result<(), FilterStateError> {
+        let (key, value) = (ModuleBuffer::new(key), ModuleBuffer::new(value));
+        // What is set is read-only to Envoy; to set it again would count as a bug of Envoy's.
+        // SAFETY: the filter is alive during its hook; the key outlives the call.
+        if unsafe { (self.callbacks.http_has_filter_state)(self.filter, key) } {
+            return Err(FilterStateError::Taken);
+        }
+        let set = match kind {
+            FilterStateKind::Bytes => self.callbacks.http_set_filter_state_bytes,
+            FilterStateKind::Typed => self.callbacks.http_set_filter_state_typed,
+        };
+        // SAFETY: the same; Envoy copies both.
+        if unsafe { set(self.filter, key, value) } {
+            Ok(())
+        } else {
+            Err(FilterStateError::Unknown)
+        }
+    }
+
+    fn set_upstream_override_host(&mut self, host: &[u8], otherwise: OverrideHostFallback) -> bool {
+        // SAFETY: the filter is alive during its hook; Envoy copies the address.
+        unsafe {
+            (self.callbacks.http_set_upstream_override_host)(
+                self.filter,
+                ModuleBuffer::new(host),
+                otherwise == OverrideHostFallback::Fail,
+            )
         }
     }
 

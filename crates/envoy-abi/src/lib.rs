@@ -21,6 +21,7 @@ mod hooks;
 mod host;
 mod log;
 mod module;
+mod protobuf;
 mod raw;
 mod timers;
 

@@ -142,6 +142,9 @@ pub(crate) mod callout_result {
 pub(crate) mod metadata_source {
     pub(crate) const DYNAMIC: u32 = 0;
     pub(crate) const ROUTE: u32 = 1;
+    pub(crate) const CLUSTER: u32 = 2;
+    pub(crate) const HOST: u32 = 3;
+    pub(crate) const HOST_LOCALITY: u32 = 4;
 }
 
 /// `envoy_dynamic_module_type_timing_info`: nanoseconds; all but the first since that first, and

@@ -4,9 +4,12 @@ use crate::attribute::Attribute;
 use crate::callout::{CalloutFailure, CalloutId, CalloutRequest};
 use crate::chain::Link;
 use crate::failure::Fault;
+use crate::metadata::{MetadataSource, MetadataTree};
 use crate::metric::MetricId;
 use crate::phase::{Direction, HeaderMap, Phase};
-use crate::stream::{LogLevel, MetadataSource, Scalar, Timing};
+use crate::stream::{
+    FilterStateError, FilterStateKind, LogLevel, OverrideHostFallback, Scalar, Timing,
+};
 use std::time::Duration;
 
 /// The two places where the proxy keeps bytes of a body.
@@ -49,12 +52,35 @@ pub trait Host {
 
     fn metadata(&self, source: MetadataSource, namespace: &[u8], key: &[u8]) -> Option<Scalar<'_>>;
     fn set_metadata(&mut self, namespace: &[u8], key: &[u8], value: Scalar<'_>);
+    fn set_metadata_tree(&mut self, namespace: &[u8], key: &[u8], value: &MetadataTree);
+    fn metadata_list(
+        &self,
+        source: MetadataSource,
+        namespace: &[u8],
+        key: &[u8],
+        visit: &mut dyn FnMut(Scalar<'_>),
+    ) -> bool;
+    fn metadata_names(
+        &self,
+        source: MetadataSource,
+        namespace: Option<&[u8]>,
+        visit: &mut dyn FnMut(&[u8]),
+    );
+    fn filter_state(&self, key: &[u8]) -> Option<&[u8]>;
+    fn set_filter_state(
+        &mut self,
+        key: &[u8],
+        value: &[u8],
+        kind: FilterStateKind,
+    ) -> Result<(), FilterStateError>;
     /// Asked only for what does not follow from headers, times and the response's code.
     fn attribute(&self, attribute: Attribute) -> Option<Scalar<'_>>;
     fn timing(&self) -> Timing;
     fn response_code(&self) -> Option<u16>;
     /// Called only while the chain holds the request headers: an answer to the plugin is the chain's.
     fn clear_route_cache(&mut self);
+    /// As `clear_route_cache`. `false`: it is no address.
+    fn set_upstream_override_host(&mut self, host: &[u8], otherwise: OverrideHostFallback) -> bool;
     fn start_callout(&mut self, request: &CalloutRequest<'_>) -> Result<CalloutId, CalloutFailure>;
     fn start_timer(&mut self, delay: Duration) -> Option<u64>;
     fn add_metric(&mut self, metric: MetricId, amount: i64);

@@ -12,12 +12,13 @@ mod chain;
 mod failure;
 mod host;
 mod local;
+mod metadata;
 mod metric;
 mod phase;
 mod plugin;
 mod run;
-mod stream;
 mod status;
+mod stream;
 mod view;
 
 pub use attribute::{Attribute, AttributeKind};
@@ -25,6 +26,7 @@ pub use callout::{CalloutFailure, CalloutId, CalloutRequest, CalloutResponse, Wa
 pub use chain::{Chain, Link, LinkMetrics};
 pub use failure::{Cause, FailureAction, FailureLogHandle, FailurePolicy, Fault, FaultLog};
 pub use host::{BodyBuffer, Host};
+pub use metadata::{MetadataSource, MetadataTree};
 pub use metric::{MetricId, MetricKind, Metrics};
 pub use phase::{BodyMode, Direction, HeaderMap, Phase};
 pub use plugin::{

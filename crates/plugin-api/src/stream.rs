@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use crate::attribute::Attribute;
 use crate::callout::{CalloutFailure, CalloutId, CalloutRequest};
+use crate::metadata::{MetadataSource, MetadataTree};
 use crate::metric::MetricId;
 use crate::phase::{Direction, HeaderMap};
 
@@ -20,15 +21,6 @@ pub enum LogLevel {
     Warn,
     /// Something failed.
     Error,
-}
-
-/// Where metadata is read from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum MetadataSource {
-    /// The stream's own, which filters write.
-    Dynamic,
-    /// The matched route's.
-    Route,
 }
 
 /// A value of an attribute or of metadata.
@@ -59,6 +51,49 @@ pub struct Timing {
     pub first_downstream_sent: Option<Duration>,
     /// The last byte was sent to the client.
     pub last_downstream_sent: Option<Duration>,
+}
+
+/// What an object of the filter state is made of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FilterStateKind {
+    /// Bytes, which access logs and plugins read.
+    Bytes,
+    /// What the proxy makes of the bytes for a key that it knows.
+    Typed,
+}
+
+/// Why an object cannot be added to the filter state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum FilterStateError {
+    /// There is one already.
+    #[error("is set already; filter state is written once")]
+    Taken,
+    /// The proxy does not know the key, or makes no object of such bytes.
+    #[error("names no object that Envoy can make of this value")]
+    Unknown,
+}
+
+/// What becomes of a request whose chosen endpoint cannot be had.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OverrideHostFallback {
+    /// The load balancer chooses another.
+    LoadBalancer,
+    /// It fails.
+    Fail,
+}
+
+/// Why an upstream's endpoint cannot be chosen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum OverrideHostError {
+    /// The request's headers are on their way.
+    #[error("the request's headers are on their way to the upstream, which cannot change any more")]
+    TooLate,
+    /// It is no address.
+    #[error(
+        "the address of the upstream's endpoint must be an IP address with a port, such as \
+         10.0.0.1:8080 or [2001:db8::1]:8080"
+    )]
+    NoAddress,
 }
 
 /// Why a body cannot be changed now.
@@ -124,6 +159,41 @@ pub trait Stream {
     /// Writes a value of the stream's dynamic metadata.
     fn set_metadata(&mut self, namespace: &[u8], key: &[u8], value: Scalar<'_>);
 
+    /// Writes a value of any depth.
+    fn set_metadata_tree(&mut self, namespace: &[u8], key: &[u8], value: &MetadataTree);
+
+    /// Visits the values of a list in metadata; such as are lists or maps themselves are left out.
+    /// `false`: there is no list.
+    fn metadata_list(
+        &self,
+        source: MetadataSource,
+        namespace: &[u8],
+        key: &[u8],
+        visit: &mut dyn FnMut(Scalar<'_>),
+    ) -> bool;
+
+    /// Visits the keys of a namespace of metadata, or, without one, the namespaces.
+    fn metadata_names(
+        &self,
+        source: MetadataSource,
+        namespace: Option<&[u8]>,
+        visit: &mut dyn FnMut(&[u8]),
+    );
+
+    /// An object of the stream's filter state, as bytes.
+    fn filter_state(&self, key: &[u8]) -> Option<&[u8]>;
+
+    /// Adds an object to the stream's filter state.
+    ///
+    /// # Errors
+    /// See [`FilterStateError`].
+    fn set_filter_state(
+        &mut self,
+        key: &[u8],
+        value: &[u8],
+        kind: FilterStateKind,
+    ) -> Result<(), FilterStateError>;
+
     /// A fact about the stream, of the kind that the attribute names.
     fn attribute(&self, attribute: Attribute) -> Option<Scalar<'_>>;
 
@@ -136,6 +206,16 @@ pub trait Stream {
     /// Has the proxy choose the route anew, by the request headers as they are now. `false`: they are
     /// on their way to the upstream, and the route cannot change any more.
     fn clear_route_cache(&mut self) -> bool;
+
+    /// Has the request go to the upstream's endpoint of this address (`ip:port`).
+    ///
+    /// # Errors
+    /// See [`OverrideHostError`].
+    fn set_upstream_override_host(
+        &mut self,
+        host: &[u8],
+        otherwise: OverrideHostFallback,
+    ) -> Result<(), OverrideHostError>;
 
     /// Starts a callout; its end wakes the plugin, which has to pause for it.
     ///

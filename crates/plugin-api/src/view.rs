@@ -9,9 +9,13 @@ use crate::attribute::Attribute;
 use crate::callout::{CalloutFailure, CalloutId, CalloutRequest, WakeId};
 use crate::host::{BodyBuffer, Host};
 use crate::local::LocalResponse;
+use crate::metadata::{MetadataSource, MetadataTree};
 use crate::metric::MetricId;
 use crate::phase::{Direction, HeaderMap};
-use crate::stream::{BodyError, LogLevel, MetadataSource, Scalar, Stream, Timing};
+use crate::stream::{
+    BodyError, FilterStateError, FilterStateKind, LogLevel, OverrideHostError,
+    OverrideHostFallback, Scalar, Stream, Timing,
+};
 
 /// Part of a body: offsets into what is held back followed by what was just received. They stay
 /// true when the proxy moves the received part to the held one.
@@ -314,6 +318,42 @@ impl<H: Host> Stream for View<'_, H> {
         self.host.set_metadata(namespace, key, value);
     }
 
+    fn set_metadata_tree(&mut self, namespace: &[u8], key: &[u8], value: &MetadataTree) {
+        self.host.set_metadata_tree(namespace, key, value);
+    }
+
+    fn metadata_list(
+        &self,
+        source: MetadataSource,
+        namespace: &[u8],
+        key: &[u8],
+        visit: &mut dyn FnMut(Scalar<'_>),
+    ) -> bool {
+        self.host.metadata_list(source, namespace, key, visit)
+    }
+
+    fn metadata_names(
+        &self,
+        source: MetadataSource,
+        namespace: Option<&[u8]>,
+        visit: &mut dyn FnMut(&[u8]),
+    ) {
+        self.host.metadata_names(source, namespace, visit);
+    }
+
+    fn filter_state(&self, key: &[u8]) -> Option<&[u8]> {
+        self.host.filter_state(key)
+    }
+
+    fn set_filter_state(
+        &mut self,
+        key: &[u8],
+        value: &[u8],
+        kind: FilterStateKind,
+    ) -> Result<(), FilterStateError> {
+        self.host.set_filter_state(key, value, kind)
+    }
+
     fn attribute(&self, attribute: Attribute) -> Option<Scalar<'_>> {
         let milliseconds = |time: Duration| Scalar::Number(time.as_secs_f64() * 1000.0);
         match attribute {
@@ -355,6 +395,21 @@ impl<H: Host> Stream for View<'_, H> {
             self.host.clear_route_cache();
         }
         self.may_route
+    }
+
+    fn set_upstream_override_host(
+        &mut self,
+        host: &[u8],
+        otherwise: OverrideHostFallback,
+    ) -> Result<(), OverrideHostError> {
+        if !self.may_route {
+            return Err(OverrideHostError::TooLate);
+        }
+        if self.host.set_upstream_override_host(host, otherwise) {
+            Ok(())
+        } else {
+            Err(OverrideHostError::NoAddress)
+        }
     }
 
     fn start_callout(&mut self, request: &CalloutRequest<'_>) -> Result<CalloutId, CalloutFailure> {

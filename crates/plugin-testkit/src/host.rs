@@ -6,11 +6,13 @@
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use outrider_plugin_api::{
     Attribute, BodyBuffer, CalloutFailure, CalloutId, CalloutRequest, Cause, Direction, Fault,
-    HeaderMap, Host, Link, LogLevel, MetadataSource, MetricId, Phase, Scalar, Timing,
+    FilterStateError, FilterStateKind, HeaderMap, Host, Link, LogLevel, MetadataSource,
+    MetadataTree, MetricId, OverrideHostFallback, Phase, Scalar, Timing,
 };
 
 use crate::headers::Headers;
@@ -81,43 +83,7 @@ pub(crate) enum Event {
 }
 
 /// A value of metadata or of an attribute, as it is kept.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Metadata {
-    /// Text.
-    String(Vec<u8>),
-    /// Number.
-    Number(f64),
-    /// Truth value.
-    Bool(bool),
-}
-
-impl Metadata {
-    fn scalar(&self) -> Scalar<'_> {
-        match self {
-            Self::String(text) => Scalar::String(text),
-            Self::Number(number) => Scalar::Number(*number),
-            Self::Bool(value) => Scalar::Bool(*value),
-        }
-    }
-}
-
-impl From<&str> for Metadata {
-    fn from(text: &str) -> Self {
-        Self::String(text.as_bytes().to_vec())
-    }
-}
-
-impl From<f64> for Metadata {
-    fn from(number: f64) -> Self {
-        Self::Number(number)
-    }
-}
-
-impl From<bool> for Metadata {
-    fn from(value: bool) -> Self {
-        Self::Bool(value)
-    }
-}
+pub type Metadata = MetadataTree;
 
 /// What is true of a stream of which a case says nothing: plaintext HTTP/1.1 from this machine.
 fn default_attributes() -> BTreeMap<Attribute, Metadata> {
@@ -171,6 +137,14 @@ pub struct ScriptedHost {
     pub route_metadata: MetadataMap,
     /// The stream's own.
     pub dynamic_metadata: MetadataMap,
+    /// That of the upstream, of its endpoint, and of the endpoint's locality.
+    pub upstream_metadata: BTreeMap<MetadataSource, MetadataMap>,
+    /// Objects of the filter state by key.
+    pub filter_state: BTreeMap<Vec<u8>, Vec<u8>>,
+    /// The keys of the filter state of which the proxy makes objects of its own.
+    pub typed_filter_state: Vec<Vec<u8>>,
+    /// The upstream's endpoint that a plugin chose.
+    pub override_host: Option<(Vec<u8>, OverrideHostFallback)>,
     /// Facts.
     pub attributes: BTreeMap<Attribute, Metadata>,
     /// When what happened.
@@ -208,6 +182,10 @@ impl Default for ScriptedHost {
             body_limit: 1024 * 1024,
             route_metadata: MetadataMap::new(),
             dynamic_metadata: MetadataMap::new(),
+            upstream_metadata: BTreeMap::new(),
+            filter_state: BTreeMap::new(),
+            typed_filter_state: Vec::new(),
+            override_host: None,
             attributes: default_attributes(),
             timing: Timing::default(),
             route_cache_clearings: 0,
@@ -283,6 +261,16 @@ impl ScriptedHost {
         match buffer {
             BodyBuffer::Held => buffers.held.as_mut(),
             BodyBuffer::Received => buffers.received.as_mut(),
+        }
+    }
+
+    fn metadata_map(&self, source: MetadataSource) -> Option<&MetadataMap> {
+        match source {
+            MetadataSource::Dynamic => Some(&self.dynamic_metadata),
+            MetadataSource::Route => Some(&self.route_metadata),
+            MetadataSource::Cluster | MetadataSource::Host | MetadataSource::Locality => {
+                self.upstream_metadata.get(&source)
+            }
         }
     }
 
@@ -400,26 +388,18 @@ impl Host for ScriptedHost {
     }
 
     fn metadata(&self, source: MetadataSource, namespace: &[u8], key: &[u8]) -> Option<Scalar<'_>> {
-        let map = match source {
-            MetadataSource::Dynamic => &self.dynamic_metadata,
-            MetadataSource::Route => &self.route_metadata,
-        };
-        map.get(&(namespace.to_vec(), key.to_vec()))
-            .map(Metadata::scalar)
+        self.metadata_map(source)?
+            .get(&(namespace.to_vec(), key.to_vec()))?
+            .scalar()
     }
 
     fn set_metadata(&mut self, namespace: &[u8], key: &[u8], value: Scalar<'_>) {
-        let value = match value {
-            Scalar::String(text) => Metadata::String(text.to_vec()),
-            Scalar::Number(number) => Metadata::Number(number),
-            Scalar::Bool(value) => Metadata::Bool(value),
-        };
         self.dynamic_metadata
-            .insert((namespace.to_vec(), key.to_vec()), value);
+            .insert((namespace.to_vec(), key.to_vec()), value.into());
     }
 
     fn attribute(&self, attribute: Attribute) -> Option<Scalar<'_>> {
-        self.attributes.get(&attribute).map(Metadata::scalar)
+        self.attributes.get(&attribute)?.scalar()
     }
 
     fn timing(&self) -> Timing {
@@ -429,6 +409,81 @@ impl Host for ScriptedHost {
     fn response_code(&self) -> Option<u16> {
         let status = self.response_headers.as_ref()?.get(b":status")?;
         std::str::from_utf8(status).ok()?.parse().ok()
+    }
+
+    fn set_metadata_tree(&mut self, namespace: &[u8], key: &[u8], value: &MetadataTree) {
+        self.dynamic_metadata
+            .insert((namespace.to_vec(), key.to_vec()), value.clone());
+    }
+
+    fn metadata_list(
+        &self,
+        source: MetadataSource,
+        namespace: &[u8],
+        key: &[u8],
+        visit: &mut dyn FnMut(Scalar<'_>),
+    ) -> bool {
+        let place = (namespace.to_vec(), key.to_vec());
+        let Some(Metadata::List(values)) = self
+            .metadata_map(source)
+            .and_then(|metadata| metadata.get(&place))
+        else {
+            return false;
+        };
+        values.iter().filter_map(Metadata::scalar).for_each(visit);
+        true
+    }
+
+    fn metadata_names(
+        &self,
+        source: MetadataSource,
+        namespace: Option<&[u8]>,
+        visit: &mut dyn FnMut(&[u8]),
+    ) {
+        let mut last = None;
+        for (space, key) in self
+            .metadata_map(source)
+            .into_iter()
+            .flat_map(BTreeMap::keys)
+        {
+            match namespace {
+                Some(namespace) if namespace == space => visit(key),
+                None if last != Some(space) => visit(space),
+                _ => {}
+            }
+            last = Some(space);
+        }
+    }
+
+    fn filter_state(&self, key: &[u8]) -> Option<&[u8]> {
+        self.filter_state.get(key).map(Vec::as_slice)
+    }
+
+    fn set_filter_state(
+        &mut self,
+        key: &[u8],
+        value: &[u8],
+        kind: FilterStateKind,
+    ) -> Result<(), FilterStateError> {
+        if self.filter_state.contains_key(key) {
+            return Err(FilterStateError::Taken);
+        }
+        let known = || self.typed_filter_state.iter().any(|known| known == key);
+        if kind == FilterStateKind::Typed && !known() {
+            return Err(FilterStateError::Unknown);
+        }
+        self.filter_state.insert(key.to_vec(), value.to_vec());
+        Ok(())
+    }
+
+    fn set_upstream_override_host(&mut self, host: &[u8], otherwise: OverrideHostFallback) -> bool {
+        // As in Envoy, an address may come without a port.
+        let is_address = std::str::from_utf8(host)
+            .is_ok_and(|host| host.parse::<SocketAddr>().is_ok() || host.parse::<IpAddr>().is_ok());
+        if is_address {
+            self.override_host = Some((host.to_vec(), otherwise));
+        }
+        is_address
     }
 
     fn clear_route_cache(&mut self) {

@@ -77,6 +77,13 @@ host_functions! {
         metadata(source: int, namespace: text, length: int, key: text, key_length: int);
         set_metadata(namespace: text, length: int, key: text, key_length: int,
                      kind: int, value: text, value_length: int, number: real);
+        set_metadata_json(namespace: text, length: int, key: text, key_length: int,
+                          value: text, value_length: int);
+        metadata_list(source: int, namespace: text, length: int, key: text, key_length: int);
+        metadata_names(source: int, within: int, namespace: text, length: int);
+        filter_state(key: text, length: int);
+        set_filter_state(typed: int, key: text, length: int, value: text, value_length: int);
+        override_host(host: text, length: int, strict: int);
     }
     facts {
         attribute(which: int);
@@ -92,6 +99,8 @@ host_functions! {
         callout(cluster: text, length: int, body: text, body_length: int, timeout: real);
         timer(delay: real);
         wait_body();
+        wait_chunk();
+        wait_trailers();
         wake();
         reply(status: int, body: text, length: int, details: text, details_length: int);
     }

@@ -203,6 +203,13 @@ function json.encode_schema(value)
 end
 
 core.encode_schema = json.encode_schema
+core.encode_json = encode
+
+-- The value that the host left on the tape.
+function core.read_tape()
+    local value = read(0, NULL, ARRAY, nil)
+    return value
+end
 
 function json.publish(envoy)
     envoy.json = {

@@ -7,7 +7,6 @@ local pairs = pairs
 local host_index, host_attribute = host.stream_index, host.attribute
 local host_attribute_number, host_timing = host.attribute_number, host.timing
 local host_now, host_start_time = host.now, host.start_time
-local host_metadata, host_set_metadata = host.metadata, host.set_metadata
 local host_log, host_log_enabled, host_file_log = host.log, host.log_enabled, host.file_log
 
 -- Shared tables by the number of the stream's entry.

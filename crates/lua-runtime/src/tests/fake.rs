@@ -7,8 +7,10 @@ use std::time::Duration;
 
 use outrider_plugin_api::{
     Attribute, BodyError, BodyMode, Call, CalloutFailure, CalloutId, CalloutRequest,
-    ConfiguredPlugin, Decision, Direction, Fault, HeaderMap, LoadError, LogLevel, MetadataSource,
-    MetricId, MetricKind, Metrics, Phase, Plugin, Scalar, ScopedConfig, Slot, Stream, Timing, Wake,
+    ConfiguredPlugin, Decision, Direction, Fault, FilterStateError, FilterStateKind, HeaderMap,
+    LoadError, LogLevel, MetadataSource, MetadataTree, MetricId, MetricKind, Metrics,
+    OverrideHostError, OverrideHostFallback, Phase, Plugin, Scalar, ScopedConfig, Slot, Stream,
+    Timing, Wake,
 };
 
 use crate::LuaSource;
@@ -18,12 +20,7 @@ pub(super) type Headers = Vec<(Vec<u8>, Vec<u8>)>;
 /// A callout as the stream was asked for it: upstream, headers, body, timeout.
 pub(super) type Asked = (String, Vec<(String, String)>, String, Duration);
 
-#[derive(Debug, Clone, PartialEq)]
-pub(super) enum Metadata {
-    String(String),
-    Number(f64),
-    Bool(bool),
-}
+pub(super) type Metadata = MetadataTree;
 
 #[expect(clippy::struct_excessive_bools, reason = "switches of a test")]
 #[derive(Debug, Default)]
@@ -35,6 +32,8 @@ pub(super) struct FakeStream {
     pub(super) length_announced: bool,
     pub(super) route_metadata: BTreeMap<(String, String), Metadata>,
     pub(super) metadata: BTreeMap<(String, String), Metadata>,
+    pub(super) filter_state: BTreeMap<Vec<u8>, Vec<u8>>,
+    pub(super) override_host: Option<(String, OverrideHostFallback)>,
     pub(super) callouts: Vec<Asked>,
     pub(super) refuse_callouts: Option<CalloutFailure>,
     pub(super) timers: Vec<Duration>,
@@ -92,12 +91,26 @@ impl FakeStream {
             .collect()
     }
 
+    fn metadata_of(&self, source: MetadataSource) -> &BTreeMap<(String, String), Metadata> {
+        match source {
+            MetadataSource::Dynamic => &self.metadata,
+            _ => &self.route_metadata,
+        }
+    }
+
     fn body(&self, direction: Direction) -> Option<&Vec<Vec<u8>>> {
         match direction {
             Direction::Request => self.request_body.as_ref(),
             Direction::Response => self.response_body.as_ref(),
         }
     }
+}
+
+fn place(namespace: &[u8], key: &[u8]) -> (String, String) {
+    (
+        String::from_utf8_lossy(namespace).into_owned(),
+        String::from_utf8_lossy(key).into_owned(),
+    )
 }
 
 impl Stream for FakeStream {
@@ -174,32 +187,80 @@ impl Stream for FakeStream {
     }
 
     fn metadata(&self, source: MetadataSource, namespace: &[u8], key: &[u8]) -> Option<Scalar<'_>> {
-        let place = (
-            String::from_utf8_lossy(namespace).into_owned(),
-            String::from_utf8_lossy(key).into_owned(),
-        );
-        let from = match source {
-            MetadataSource::Dynamic => &self.metadata,
-            MetadataSource::Route => &self.route_metadata,
-        };
-        from.get(&place).map(|value| match value {
-            Metadata::String(text) => Scalar::String(text.as_bytes()),
-            Metadata::Number(number) => Scalar::Number(*number),
-            Metadata::Bool(truth) => Scalar::Bool(*truth),
-        })
+        self.metadata_of(source)
+            .get(&place(namespace, key))?
+            .scalar()
     }
 
     fn set_metadata(&mut self, namespace: &[u8], key: &[u8], value: Scalar<'_>) {
-        let place = (
-            String::from_utf8_lossy(namespace).into_owned(),
-            String::from_utf8_lossy(key).into_owned(),
-        );
-        let value = match value {
-            Scalar::String(text) => Metadata::String(String::from_utf8_lossy(text).into_owned()),
-            Scalar::Number(number) => Metadata::Number(number),
-            Scalar::Bool(truth) => Metadata::Bool(truth),
-        };
-        self.metadata.insert(place, value);
+        self.metadata.insert(place(namespace, key), value.into());
+    }
+
+    fn set_metadata_tree(&mut self, namespace: &[u8], key: &[u8], value: &Metadata) {
+        self.metadata.insert(place(namespace, key), value.clone());
+    }
+
+    fn metadata_list(
+        &self,
+        source: MetadataSource,
+        namespace: &[u8],
+        key: &[u8],
+        visit: &mut dyn FnMut(Scalar<'_>),
+    ) -> bool {
+        match self.metadata_of(source).get(&place(namespace, key)) {
+            Some(Metadata::List(values)) => {
+                values.iter().filter_map(Metadata::scalar).for_each(visit);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    fn metadata_names(
+        &self,
+        source: MetadataSource,
+        namespace: Option<&[u8]>,
+        visit: &mut dyn FnMut(&[u8]),
+    ) {
+        for (space, key) in self.metadata_of(source).keys() {
+            match namespace {
+                Some(namespace) if namespace == space.as_bytes() => visit(key.as_bytes()),
+                Some(_) => {}
+                None => visit(space.as_bytes()),
+            }
+        }
+    }
+
+    fn filter_state(&self, key: &[u8]) -> Option<&[u8]> {
+        self.filter_state.get(key).map(Vec::as_slice)
+    }
+
+    fn set_filter_state(
+        &mut self,
+        key: &[u8],
+        value: &[u8],
+        kind: FilterStateKind,
+    ) -> Result<(), FilterStateError> {
+        if kind == FilterStateKind::Typed && !key.starts_with(b"envoy.") {
+            return Err(FilterStateError::Unknown);
+        }
+        if self.filter_state.contains_key(key) {
+            return Err(FilterStateError::Taken);
+        }
+        self.filter_state.insert(key.to_vec(), value.to_vec());
+        Ok(())
+    }
+
+    fn set_upstream_override_host(
+        &mut self,
+        host: &[u8],
+        otherwise: OverrideHostFallback,
+    ) -> Result<(), OverrideHostError> {
+        if host.contains(&b'x') {
+            return Err(OverrideHostError::NoAddress);
+        }
+        self.override_host = Some((String::from_utf8_lossy(host).into_owned(), otherwise));
+        Ok(())
     }
 
     fn attribute(&self, attribute: Attribute) -> Option<Scalar<'_>> {
@@ -326,6 +387,14 @@ impl Metrics for FakeMetrics {
         self.0.push((kind, name.to_owned()));
         Some(MetricId((self.0.len() - 1) as u32))
     }
+
+    fn log_enabled(&self, level: LogLevel) -> bool {
+        level >= LogLevel::Info
+    }
+
+    fn log(&mut self, level: LogLevel, plugin: &str, message: &str) {
+        self.1.push((level, format!("{plugin}: {message}")));
+    }
 }
 
 pub(super) fn source(files: &[(&str, &str)]) -> LuaSource {
@@ -387,14 +456,6 @@ pub(super) fn on_request(body: &str) -> Probe {
         "local handler = {{}}\nfunction handler:on_request_header()\n{body}\nend\nreturn handler"
     ))
 }
-
-    fn log_enabled(&self, level: LogLevel) -> bool {
-        level >= LogLevel::Info
-    }
-
-    fn log(&mut self, level: LogLevel, plugin: &str, message: &str) {
-        self.1.push((level, format!("{plugin}: {message}")));
-    }
 
 pub(super) fn call(phase: Phase) -> Call {
     Call {

@@ -25,10 +25,16 @@ fn traces(body: &str) -> Vec<String> {
     let mut stream = FakeStream::new();
     stream.tls = true;
     stream.request_body = Some(vec![b"body".to_vec()]);
+    stream
+        .metadata
+        .insert(("mine".to_owned(), "key".to_owned()), "value".into());
     stream.metadata.insert(
-        ("mine".to_owned(), "key".to_owned()),
-        super::fake::Metadata::String("value".to_owned()),
+        ("mine".to_owned(), "list".to_owned()),
+        super::fake::Metadata::List(vec!["a".into(), 2.0.into()]),
     );
+    stream
+        .filter_state
+        .insert(b"mine.key".to_vec(), b"value".to_vec());
     probe.request(&mut stream).unwrap();
     stream.logged()
 }
@@ -53,6 +59,13 @@ fn the_main_functions_are_compiled() {
         "local a = #envoy.attribute('request.path') + envoy.attribute('source.port')",
         "local a = envoy.attribute('health_check') or envoy.attribute('connection.mtls')",
         "local t = envoy.connection.tls().subject",
+        "local m = envoy.metadata.get('mine', 'key') .. #envoy.metadata.get('mine', 'list')",
+        "envoy.metadata.set('mine', 'key', i) envoy.metadata.set('mine', 'flag', true)",
+        "local k = #envoy.metadata.keys('mine') + #envoy.metadata.namespaces('route')",
+        "local s = envoy.filter_state.get('mine.key')",
+        "envoy.filter_state.set('mine.' .. i, 'value')",
+        "envoy.filter_state.set_typed('envoy.' .. i, 'value')",
+        "envoy.req.set_upstream_override_host('10.0.0.1:80', true)",
         "local t = envoy.streaminfo.timing().first_upstream_received + 1",
         "envoy.logDebug('off')",
         "local h = envoy.req.get_headers()",

@@ -275,10 +275,9 @@ fn metadata_is_read_and_written() {
     );
     let mut stream = FakeStream::new();
     let place = |a: &str, b: &str| (a.to_owned(), b.to_owned());
-    stream.route_metadata.insert(
-        place("com.netease.hub", "id"),
-        Metadata::String("x".to_owned()),
-    );
+    stream
+        .route_metadata
+        .insert(place("com.netease.hub", "id"), "x".into());
     stream
         .route_metadata
         .insert(place("plain", "number"), Metadata::Number(4.0));
