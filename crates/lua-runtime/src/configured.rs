@@ -29,7 +29,7 @@ impl LuaConfigured {
         &self,
         held: &mut Held,
         thread: Thread,
-        phase: Phase,
+        call: Call,
         outcome: Outcome,
         slot: &mut Slot,
         stream: &mut dyn Stream,
@@ -45,17 +45,28 @@ impl LuaConfigured {
                     // The handler caught the error of a place that cannot be left by a yield, such
                     // as a callback of gsub. The reply holds nevertheless.
                     Pending::Reply(reply) => Ok(Decision::Reply(reply)),
-                    Pending::Nothing | Pending::Event(_) | Pending::Body => Ok(Decision::Continue),
+                    Pending::Nothing
+                    | Pending::Event(_)
+                    | Pending::Body
+                    | Pending::Chunk
+                    | Pending::Trailers => Ok(Decision::Continue),
                 }
             }
             (Step::Yielded, Pending::Reply(reply)) => {
                 vm.state.release(thread);
                 Ok(Decision::Reply(reply))
             }
-            (Step::Yielded, Pending::Event(id)) => pause(vm, slot, thread, phase, Wait::Event(id))
+            (Step::Yielded, Pending::Event(id)) => pause(vm, slot, thread, call, Wait::Event(id))
                 .map(|()| Decision::Pause(Pause::Event)),
-            (Step::Yielded, Pending::Body) => pause(vm, slot, thread, phase, Wait::Body)
+            (Step::Yielded, Pending::Body) => pause(vm, slot, thread, call, Wait::Body)
                 .map(|()| Decision::Pause(Pause::WholeBody)),
+            // The stream goes on; what comes next of it goes on with the coroutine.
+            (Step::Yielded, Pending::Chunk) => {
+                pause(vm, slot, thread, call, Wait::Chunk).map(|()| Decision::Continue)
+            }
+            (Step::Yielded, Pending::Trailers) => {
+                pause(vm, slot, thread, call, Wait::Trailers).map(|()| Decision::Continue)
+            }
             (Step::Yielded, Pending::Nothing) => {
                 vm.state.release(thread);
                 Err(Fault {
@@ -74,7 +85,7 @@ impl LuaConfigured {
                 let mut fault = self.failed(held, error, stream);
                 if place_of(&fault.message).is_empty() {
                     // Such as an error about the arguments of a function that was called last.
-                    let place = self.core.handler_place(handler_number(phase));
+                    let place = self.core.handler_place(handler_number(call.phase));
                     fault.message = format!("{place}{}", fault.message);
                 }
                 return Err(fault);
@@ -99,6 +110,54 @@ impl LuaConfigured {
             cause,
             message: error.message,
         }
+    }
+
+    /// A chunk of the body, or the trailers, for a script whose coroutine goes on from part to part
+    /// of its direction (see [`Wait::Chunk`]).
+    fn go_on(
+        &self,
+        slot: &mut Slot,
+        call: Call,
+        stream: &mut dyn Stream,
+    ) -> Result<Decision, Fault> {
+        if *slot == Slot::default() {
+            return Ok(Decision::Continue);
+        }
+        let mut held = self
+            .core
+            .worker(stream.worker())
+            .ok_or_else(|| unavailable(BUSY))?;
+        self.ready(&mut held, stream)?;
+        let Some(vm) = &mut held.vm else {
+            return Err(unavailable(NO_VM));
+        };
+        if vm.state.streams().look_up(*slot) == Lookup::Lost {
+            return Err(unavailable(LOST));
+        }
+        let is_trailers = matches!(call.phase, Phase::RequestTrailers | Phase::ResponseTrailers);
+        let paused = vm.state.streams().entry(slot).and_then(|(_, entry)| {
+            entry
+                .paused(call.phase.direction())
+                .take_if(|paused| match paused.wait {
+                    Wait::Chunk => true,
+                    Wait::Trailers => is_trailers || call.end_of_stream,
+                    Wait::Event(_) | Wait::Body => false,
+                })
+        });
+        let Some(paused) = paused else {
+            return Ok(Decision::Continue);
+        };
+        let context = Context {
+            stream: &mut *stream,
+            wake: None,
+            phase: call.phase,
+            end_of_stream: call.end_of_stream,
+            config: self.documents.id,
+            slot: *slot,
+            budget: self.core.time_budget,
+        };
+        let outcome = vm.state.resume(&paused.thread, context);
+        self.conclude(&mut held, paused.thread, call, outcome, slot, stream)
     }
 
     fn ready(&self, held: &mut Held, stream: &dyn Stream) -> Result<(), Fault> {
@@ -132,7 +191,7 @@ fn pause(
     vm: &mut Vm,
     slot: &mut Slot,
     thread: Thread,
-    phase: Phase,
+    call: Call,
     wait: Wait,
 ) -> Result<(), Fault> {
     let Some((_, entry)) = vm.state.streams().entry(slot) else {
@@ -141,14 +200,23 @@ fn pause(
     };
     let paused = Paused {
         thread,
-        phase,
+        phase: call.phase,
         wait,
+        end_of_stream: call.end_of_stream,
     };
-    let earlier = entry.paused(phase.direction()).replace(paused);
+    let earlier = entry.paused(call.phase.direction()).replace(paused);
     if let Some(earlier) = earlier {
         vm.state.release(earlier.thread);
     }
     Ok(())
+}
+
+/// Whether a phase follows the headers of its direction.
+fn is_part(phase: Phase) -> bool {
+    !matches!(
+        phase,
+        Phase::RequestHeaders | Phase::ResponseHeaders | Phase::Log
+    )
 }
 
 /// The number of a phase's handler among those that `plugin.lua` found; 0 is their table.
@@ -171,6 +239,9 @@ impl ConfiguredPlugin for LuaConfigured {
         call: Call,
         stream: &mut dyn Stream,
     ) -> Result<Decision, Fault> {
+        if self.core.streams_on && is_part(call.phase) {
+            return self.go_on(slot, call, stream);
+        }
         let mut held = self
             .core
             .worker(stream.worker())
@@ -190,13 +261,14 @@ impl ConfiguredPlugin for LuaConfigured {
             stream: &mut *stream,
             wake: None,
             phase: call.phase,
+            end_of_stream: call.end_of_stream,
             config: self.documents.id,
             slot: *slot,
             budget: self.core.time_budget,
         };
         let number = handler_number(call.phase);
-        let outcome = vm.state.start(&thread, number, call.end_of_stream, context);
-        self.conclude(&mut held, thread, call.phase, outcome, slot, stream)
+        let outcome = vm.state.start(&thread, number, context);
+        self.conclude(&mut held, thread, call, outcome, slot, stream)
     }
 
     fn resume(
@@ -235,28 +307,28 @@ impl ConfiguredPlugin for LuaConfigured {
         if !awaited {
             let pause_again = match paused.wait {
                 Wait::Event(_) => Pause::Event,
-                Wait::Body => Pause::WholeBody,
+                Wait::Body | Wait::Chunk | Wait::Trailers => Pause::WholeBody,
             };
-            pause(vm, slot, paused.thread, paused.phase, paused.wait)?;
+            let call = paused.call();
+            pause(vm, slot, paused.thread, call, paused.wait)?;
             return Ok(Decision::Pause(pause_again));
         }
+        // With the whole body its end has come.
+        let call = Call {
+            phase: paused.phase,
+            end_of_stream: paused.end_of_stream || paused.wait == Wait::Body,
+        };
         let context = Context {
             stream: &mut *stream,
             wake: Some(&wake),
-            phase: paused.phase,
+            phase: call.phase,
+            end_of_stream: call.end_of_stream,
             config: self.documents.id,
             slot: *slot,
             budget: self.core.time_budget,
         };
         let outcome = vm.state.resume(&paused.thread, context);
-        self.conclude(
-            &mut held,
-            paused.thread,
-            paused.phase,
-            outcome,
-            slot,
-            stream,
-        )
+        self.conclude(&mut held, paused.thread, call, outcome, slot, stream)
     }
 
     fn end(&self, slot: Slot, worker: usize) {

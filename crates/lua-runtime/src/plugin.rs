@@ -114,6 +114,8 @@ pub(crate) struct Core {
     pub(crate) shared: Arc<Shared>,
     pub(crate) time_budget: Duration,
     memory_budget: usize,
+    /// Whether the coroutine of a headers handler goes on with the parts that follow.
+    pub(crate) streams_on: bool,
     workers: Vec<WorkerVm>,
     /// `file:line: ` where each handler begins, by the handler's number.
     handler_places: BTreeMap<usize, String>,
@@ -254,6 +256,7 @@ impl LuaPlugin {
                 shared,
                 time_budget,
                 memory_budget,
+                streams_on: streams_on(&results),
                 handler_places: handler_places(results),
                 workers,
                 // 0 is no configuration.
@@ -368,6 +371,7 @@ fn interest(
     let has = |index: usize| mask.as_bytes().get(index) == Some(&b'1');
     let body = |index, mode| match mode {
         _ if !has(index) => BodyMode::None,
+        _ if streams_on(results) => BodyMode::Stream,
         BodyMode::Stream => BodyMode::Stream,
         BodyMode::Whole | BodyMode::None => BodyMode::Whole,
     };

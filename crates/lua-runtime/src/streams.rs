@@ -4,7 +4,7 @@
 //! The trap: a VM may be replaced while streams hold slots of the old one. A slot carries the VM's
 //! generation, and one of another generation is answered with [`Lookup::Lost`].
 
-use outrider_plugin_api::{Direction, Phase, Slot, WakeId};
+use outrider_plugin_api::{Call, Direction, Phase, Slot, WakeId};
 
 use crate::ffi::Thread;
 
@@ -15,6 +15,10 @@ pub(crate) enum Wait {
     Event(WakeId),
     /// The whole body of its direction.
     Body,
+    /// The next chunk of its direction's body, or what ends it. The stream goes on meanwhile.
+    Chunk,
+    /// The trailers of its direction, or the body's end without any. The stream goes on meanwhile.
+    Trailers,
 }
 
 /// A handler that yielded.
@@ -23,6 +27,18 @@ pub(crate) struct Paused {
     pub(crate) thread: Thread,
     pub(crate) phase: Phase,
     pub(crate) wait: Wait,
+    /// Whether nothing more of its direction followed what it was last called for.
+    pub(crate) end_of_stream: bool,
+}
+
+impl Paused {
+    /// What it was last called for.
+    pub(crate) fn call(&self) -> Call {
+        Call {
+            phase: self.phase,
+            end_of_stream: self.end_of_stream,
+        }
+    }
 }
 
 /// One stream's entry.

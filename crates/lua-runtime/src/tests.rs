@@ -1,11 +1,14 @@
 //! The runtime from outside: plugins as text, streams that are scripted.
 
+mod bodies;
 mod budgets;
 mod configuration;
 mod documentation;
+mod envoy_filter;
 mod facts;
 mod fake;
 mod jit;
+mod json_schemas;
 mod loading;
 mod pausing;
 mod sandbox;

@@ -9,6 +9,7 @@
 mod attribute;
 mod callout;
 mod chain;
+mod circuit;
 mod failure;
 mod host;
 mod local;
@@ -24,13 +25,17 @@ mod view;
 pub use attribute::{Attribute, AttributeKind};
 pub use callout::{CalloutFailure, CalloutId, CalloutRequest, CalloutResponse, Wake, WakeId};
 pub use chain::{Chain, Link, LinkMetrics};
+pub use circuit::{
+    Admission, Circuit, CircuitChange, CircuitPolicy, CircuitState, CircuitStatus, OpenCircuits,
+};
 pub use failure::{Cause, FailureAction, FailureLogHandle, FailurePolicy, Fault, FaultLog};
 pub use host::{BodyBuffer, Host};
 pub use metadata::{MetadataSource, MetadataTree};
 pub use metric::{MetricId, MetricKind, Metrics};
 pub use phase::{BodyMode, Direction, HeaderMap, Phase};
 pub use plugin::{
-    Call, ConfiguredPlugin, Decision, Interest, LoadError, Pause, Plugin, Reply, ScopedConfig, Slot,
+    Audience, Call, ConfiguredPlugin, Decision, Interest, LoadError, Pause, Plugin, Reply,
+    ScopedConfig, Slot,
 };
 pub use run::{ChainRun, Effects, Verdict};
 pub use status::{PluginStatus, VmStatus};

@@ -23,6 +23,7 @@ impl LocalResponse {
             headers,
             body,
             details,
+            audience: _,
         } = reply;
         let mut response = Self {
             headers: vec![(b":status".to_vec(), status.to_string().into_bytes())],
@@ -60,6 +61,7 @@ impl LocalResponse {
             headers,
             body: self.body,
             details: self.details,
+            ..Reply::default()
         }
     }
 
@@ -113,6 +115,7 @@ mod tests {
             headers: vec![(b"X-Why".to_vec(), b"no".to_vec())],
             body: b"go away".to_vec(),
             details: "d".into(),
+            ..Reply::default()
         };
         let mut response = LocalResponse::new(reply);
         let seen: Vec<_> = response

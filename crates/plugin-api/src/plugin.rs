@@ -52,6 +52,18 @@ pub struct Reply {
     pub body: Vec<u8>,
     /// Response-code detail for access logs; empty: the chain fills in `outrider.<plugin>`.
     pub details: String,
+    /// Which plugins see it as the response, when it is made in a request phase.
+    pub audience: Audience,
+}
+
+/// Who sees a plugin's reply as the response.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Audience {
+    /// All plugins but the one that made it.
+    #[default]
+    Others,
+    /// All of them: so do filters of Envoy's own, which pass their replies themselves.
+    Everyone,
 }
 
 /// Which phases a plugin handles.

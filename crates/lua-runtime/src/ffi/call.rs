@@ -9,10 +9,11 @@
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use outrider_plugin_api::{Metrics, Phase, Reply, Slot, Stream, Wake, WakeId};
+use outrider_plugin_api::{Direction, Metrics, Phase, Reply, Slot, Stream, Wake, WakeId};
 use serde_json::Value;
 
 use super::watch::Watch;
+use crate::json_schemas::JsonSchemas;
 use crate::patterns::Patterns;
 use crate::shared::Shared;
 use crate::streams::Streams;
@@ -36,6 +37,8 @@ pub(super) struct Head {
     pub(super) number: f64,
     pub(super) pairs: *const Pair,
     pub(super) tape: *const TapeItem,
+    /// 1 when nothing more of the call's direction follows.
+    pub(super) end_of_stream: i32,
 }
 
 /// A name and a value; `struct outrider_pair`.
@@ -58,6 +61,14 @@ pub(super) struct TapeItem {
     pub(super) number: f64,
 }
 
+/// Where a call found a body.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct SeenBody {
+    pub(super) direction: Direction,
+    pub(super) data: *const u8,
+    pub(super) length: usize,
+}
+
 /// What a handler asked for just before it yielded.
 #[derive(Debug, Default)]
 pub(crate) enum Pending {
@@ -68,6 +79,10 @@ pub(crate) enum Pending {
     Event(WakeId),
     /// The whole body.
     Body,
+    /// The next chunk of the body, while the stream goes on.
+    Chunk,
+    /// The trailers, while the stream goes on.
+    Trailers,
     /// To end the stream.
     Reply(Box<Reply>),
 }
@@ -85,12 +100,16 @@ pub(crate) struct CallState {
     /// What an entry function hands back.
     pub(super) results: Vec<(i32, String)>,
     pub(super) scratch: Vec<u8>,
+    pub(super) seen_body: Option<SeenBody>,
+    /// A body in several pieces, copied together for the call.
+    pub(super) body_copy: Vec<u8>,
     pub(super) pairs: Vec<Pair>,
     pub(super) staged: Vec<(Vec<u8>, Vec<u8>)>,
     pub(super) tape: Vec<TapeItem>,
     /// Holds the texts that `tape` points to.
     pub(super) document: Value,
     pub(super) patterns: Patterns,
+    pub(super) json_schemas: JsonSchemas,
     pub(super) watch: Arc<Watch>,
     /// In bytes.
     pub(super) memory_budget: usize,
@@ -120,6 +139,7 @@ impl CallState {
                 number: 0.0,
                 pairs: std::ptr::null(),
                 tape: std::ptr::null(),
+                end_of_stream: 0,
             },
             stream: None,
             metrics: None,
@@ -127,11 +147,14 @@ impl CallState {
             arguments: Vec::new(),
             results: Vec::new(),
             scratch: Vec::new(),
+            seen_body: None,
+            body_copy: Vec::new(),
             pairs: Vec::new(),
             staged: Vec::new(),
             tape: Vec::new(),
             document: Value::Null,
             patterns: Patterns::default(),
+            json_schemas: JsonSchemas::default(),
             watch,
             memory_budget,
             pending: Pending::Nothing,
@@ -149,8 +172,11 @@ impl CallState {
         self.wake = None;
         self.arguments.clear();
         self.staged.clear();
-        if self.scratch.capacity() > KEPT_CAPACITY {
-            self.scratch = Vec::new();
+        self.seen_body = None;
+        for buffer in [&mut self.scratch, &mut self.body_copy] {
+            if buffer.capacity() > KEPT_CAPACITY {
+                *buffer = Vec::new();
+            }
         }
         if self.tape.capacity() > 0 {
             self.tape = Vec::new();
@@ -177,6 +203,11 @@ impl CallState {
         self.wake = wake.map(|wake| NonNull::from(wake).cast());
         self.head.phase = phase_number(phase);
         self.head.config = config;
+    }
+
+    /// Says whether nothing more of the call's direction follows.
+    pub(super) fn end_of_stream(&mut self, ended: bool) {
+        self.head.end_of_stream = i32::from(ended);
     }
 
     /// Puts a place for metrics in for a call at load. [`CallState::clear`] takes it out.

@@ -71,7 +71,9 @@ host_functions! {
     bodies {
         body_length(direction: int);
         body(direction: int);
+        body_part(direction: int, first: int, last: int);
         set_body(direction: int, body: text, length: int);
+        splice_body(direction: int, start: int, length: int, body: text, body_length: int);
     }
     metadata {
         metadata(source: int, namespace: text, length: int, key: text, key_length: int);
@@ -102,7 +104,8 @@ host_functions! {
         wait_chunk();
         wait_trailers();
         wake();
-        reply(status: int, body: text, length: int, details: text, details_length: int);
+        reply(status: int, body: text, length: int, details: text, details_length: int,
+              audience: int);
     }
     metrics {
         metric_define(kind: int, name: text, length: int);
@@ -127,6 +130,7 @@ host_functions! {
     }
     times {
         clock();
+        clock_micros();
         monotonic();
         format_time(kind: int, at: real);
         parse_time(kind: int, value: text, length: int);

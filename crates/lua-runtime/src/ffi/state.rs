@@ -74,6 +74,8 @@ pub(crate) struct Context<'a, 'w> {
     pub(crate) stream: &'a mut dyn Stream,
     pub(crate) wake: Option<&'a Wake<'w>>,
     pub(crate) phase: Phase,
+    /// Whether nothing more of the phase's direction follows.
+    pub(crate) end_of_stream: bool,
     pub(crate) config: i32,
     pub(crate) slot: Slot,
     pub(crate) budget: Duration,
@@ -295,7 +297,6 @@ impl State {
         &mut self,
         thread: &Thread,
         handler: usize,
-        end_of_stream: bool,
         context: Context<'_, '_>,
     ) -> Outcome {
         let reference = self.handlers.get(handler).copied().unwrap_or_default();
@@ -304,7 +305,7 @@ impl State {
         unsafe {
             mlua_sys::lua_rawgeti_(thread.lua, LUA_REGISTRYINDEX, reference);
             mlua_sys::lua_rawgeti_(thread.lua, LUA_REGISTRYINDEX, self.handlers[0]);
-            mlua_sys::lua_pushboolean(thread.lua, c_int::from(end_of_stream));
+            mlua_sys::lua_pushboolean(thread.lua, c_int::from(context.end_of_stream));
         }
         self.run(thread, 2, context)
     }
@@ -324,6 +325,7 @@ impl State {
         unsafe {
             call.put_stream(context.stream, context.wake, context.phase, context.config);
         }
+        call.end_of_stream(context.end_of_stream);
         call.slot = context.slot;
         call.pending = Pending::Nothing;
         watchdog::begin(&self.watch, context.budget);

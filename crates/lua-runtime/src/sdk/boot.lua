@@ -24,7 +24,19 @@ json.publish(envoy)
 config.publish(envoy)
 
 local sandbox = sources["=sdk/sandbox.lua"](core, wait, envoy)
-local plugin = sources["=sdk/plugin.lua"](core, body, config, metric, sandbox)
+
+-- Made only for plugins that need it.
+local filter
+local function envoy_filter()
+    filter = sources["=sdk/envoy_filter.lua"](core, wait, envoy, metric)
+    local metadata = sources["=sdk/envoy_filter_metadata.lua"](core, filter, envoy)
+    filter.complete(
+        sources["=sdk/envoy_filter_facts.lua"](core, filter, envoy, metadata),
+        sources["=sdk/envoy_filter_tools.lua"](core, filter, envoy),
+        sources["=sdk/envoy_filter_calls.lua"](core, wait, filter))
+    return filter
+end
+local plugin = sources["=sdk/plugin.lua"](core, body, config, metric, sandbox, envoy_filter)
 
 -- There in tests only.
 local trace = sources["=sdk/trace.lua"]
@@ -47,7 +59,12 @@ return {
     plugin.load,
     plugin.configure,
     config.unload,
-    stream.close,
+    function(index)
+        stream.close(index)
+        if filter then
+            filter.close(index)
+        end
+    end,
     function(value) core.result(0, core.describe(value)) end,
     function(thread) core.result(0, traceback(thread)) end,
     function() collect() end,

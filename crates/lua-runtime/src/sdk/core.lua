@@ -14,6 +14,7 @@ struct outrider_call {
     int32_t phase; int32_t config; int32_t length; int32_t count;
     const char *data; double number;
     const struct outrider_pair *pairs; const struct outrider_tape *tape;
+    int32_t end_of_stream;
 };
 ]])
 ffi.cdef(declaration)

@@ -100,4 +100,13 @@ function metric.define_literals(source)
     end
 end
 
+-- The same for the names that a script of Envoy's Lua filter gives to `stats()`.
+function metric.define_scoped(source)
+    for kind, pattern in pairs({ [0] = "counter", [1] = "gauge", [2] = "histogram" }) do
+        for name in gmatch(source, ":" .. pattern .. "%s*%(%s*[\"']([^\"'\\]+)[\"']") do
+            define(kind, name)
+        end
+    end
+end
+
 return metric

@@ -1,5 +1,5 @@
 -- Loads the plugin's files and finds its handlers; checks and takes in configurations.
-local core, body, config, metric, sandbox = ...
+local core, body, config, metric, sandbox, envoy_filter = ...
 local call, host, text = core.call, core.host, core.text
 local type, error, load, pcall, pairs, ipairs, tostring = type, error, load, pcall, pairs, ipairs, tostring
 local gsub, gmatch, find, concat = string.gsub, string.gmatch, string.find, table.concat
@@ -19,6 +19,8 @@ local LOADING = {}
 local VALIDATE_OK, VALIDATE_FAIL = 0, 1
 local base_validator, route_validator
 local handler
+-- What scripts of Envoy's Lua filter need, for a plugin that looks like one.
+local filter
 
 -- `file:line` of the function that called the one that asks.
 local function caller_place()
@@ -83,6 +85,9 @@ local function compile(name)
         error(problem, 0)
     end
     metric.define_literals(source)
+    if find(source, "envoy_on_re", 1, true) then
+        filter = filter or envoy_filter()
+    end
     return chunk
 end
 
@@ -141,7 +146,17 @@ function plugin.load()
     if not main then
         error(folder .. ": the plugin has no file " .. entry, 0)
     end
+    if filter then
+        for name in pairs(chunks) do
+            filter.note(file_of(name), sandbox)
+        end
+    end
     handler = main()
+    local script, places
+    if filter and handler == nil then
+        script, places = filter.handlers(sandbox)
+        handler = script and {}
+    end
     if type(handler) ~= "table" then
         error(folder .. "/" .. entry .. ": the file must return its table of handlers, not "
             .. (handler == nil and "nothing" or "a " .. type(handler)), 0)
@@ -164,7 +179,16 @@ function plugin.load()
         end
         found[i] = value or false
     end
-    if handler.version ~= "v2" and (handler.on_request or handler.on_response) then
+    if script then
+        found[1], found[4] = script[1] or false, script[4] or false
+        if filter.streams then
+            for i = 1, 4, 3 do
+                -- Their coroutines go on with these parts; there is no handler to call.
+                found[i + 1], found[i + 2] = found[i], found[i]
+            end
+            result(6, "1")
+        end
+    elseif handler.version ~= "v2" and (handler.on_request or handler.on_response) then
         body.use_version_1()
         found[1] = handler.on_request or found[1]
         found[4] = handler.on_response or found[4]
@@ -173,7 +197,7 @@ function plugin.load()
     for i = 1, #NAMES do
         any = any or found[i]
         if found[i] then
-            local info = getinfo(found[i], "S")
+            local info = getinfo(places and places[i <= 3 and 1 or 4] or found[i], "S")
             result(10 + i, info.short_src .. ":" .. info.linedefined .. ": ")
         end
         mask = mask .. (found[i] and "1" or "0")

@@ -42,6 +42,8 @@ local function suspend(what, level)
     end
 end
 
+wait.suspendable, wait.suspend = suspendable, suspend
+
 function wait.body(what)
     -- The plugin is behind the function that asks, and the one that completes.
     suspendable(what, 5)
@@ -109,7 +111,7 @@ local function respond(headers, body, details)
         end
     end
     core.stage_pairs(sent, "header")
-    host_reply(call, status, body, #body, details, #details)
+    host_reply(call, status, body, #body, details, #details, 0)
     suspend("envoy.respond")
 end
 

@@ -2,7 +2,7 @@
 //! failure.
 
 use super::flow::{Flow, Progress, Task};
-use super::{ChainRun, Effects, LinkState};
+use super::{ChainRun, Effects, LinkState, breaker};
 use crate::callout::Wake;
 use crate::chain::Link;
 use crate::failure::{Cause, FailureAction, Fault};
@@ -10,7 +10,7 @@ use crate::host::Host;
 use crate::local::LocalResponse;
 use crate::metric::MetricId;
 use crate::phase::{Direction, Phase};
-use crate::plugin::{Call, Decision, Pause, Reply, Slot};
+use crate::plugin::{Audience, Call, Decision, Pause, Reply, Slot};
 use crate::view::{BodyView, Length, View};
 
 /// What a call of a link came to.
@@ -77,6 +77,9 @@ impl ChainRun {
         };
         if state.out {
             return Step::Done;
+        }
+        if breaker::is_refused(link, state, host) {
+            return self.turn_away(direction, index, Cause::Circuit, host);
         }
         let outcome = match &link.plugin {
             None => Err(Fault {
@@ -163,9 +166,25 @@ impl ChainRun {
             return Step::Done;
         };
         report(link, phase, fault, host);
+        breaker::failed(link, state, fault, host);
+        self.turn_away(direction, index, fault.cause, host)
+    }
+
+    /// Applies a link's failure policy: it is not called on this stream again.
+    fn turn_away<H: Host>(
+        &mut self,
+        direction: Direction,
+        index: usize,
+        cause: Cause,
+        host: &mut H,
+    ) -> Step {
+        let (Some(link), Some(state)) = (self.chain.links().get(index), self.states.get_mut(index))
+        else {
+            return Step::Done;
+        };
         state.out = true;
         release(link, state, host.worker());
-        match link.failure_policy.action(fault.cause) {
+        match link.failure_policy.action(cause) {
             FailureAction::Open => {
                 // It may also be waiting in the other direction, where nothing will wake it now.
                 self.abandon(direction, index, host);
@@ -174,7 +193,7 @@ impl ChainRun {
             FailureAction::Closed => {
                 let reply = Reply {
                     status: link.failure_policy.status(),
-                    details: format!("outrider.{}.{}", link.name, fault.cause),
+                    details: format!("outrider.{}.{cause}", link.name),
                     ..Reply::default()
                 };
                 self.reply(direction, index, reply);
@@ -217,6 +236,7 @@ impl ChainRun {
         self.request.suspended = None;
         let response_is_untouched = !self.response.headers_seen && !self.response.finished;
         if direction == Direction::Request && response_is_untouched {
+            let audience = reply.audience;
             let local = LocalResponse::new(reply);
             self.response = Flow {
                 headers_seen: true,
@@ -225,7 +245,7 @@ impl ChainRun {
                 end_waits: true,
                 ..Flow::default()
             };
-            self.replier = Some(index);
+            self.replier = (audience == Audience::Others).then_some(index);
             self.local = Some(local);
         } else {
             self.local = None;
@@ -242,20 +262,20 @@ impl ChainRun {
         else {
             return;
         };
-        let Some(plugin) = link
-            .plugin
-            .as_ref()
-            .filter(|_| link.interest.log && !state.out)
-        else {
+        let Some(plugin) = link.plugin.as_ref().filter(|_| !state.out) else {
             return;
         };
+        if !link.interest.log || breaker::is_refused(link, state, host) {
+            breaker::over(link, state, host);
+            return;
+        }
         count(host, link.metrics.calls);
         let call = Call {
             phase: Phase::Log,
             end_of_stream: true,
         };
         let mut view = View {
-            host,
+            host: &mut *host,
             plugin: &link.name,
             link: index,
             direction: Direction::Response,
@@ -266,12 +286,13 @@ impl ChainRun {
             may_route: false,
         };
         let fault = match plugin.call(&mut state.slot, call, &mut view) {
-            Ok(Decision::Continue) => return,
+            Ok(Decision::Continue) => return breaker::over(link, state, host),
             Ok(Decision::Pause(_)) => too_late("wait"),
             Ok(Decision::Reply(_)) => too_late("reply"),
             Err(fault) => fault,
         };
         report(link, Phase::Log, &fault, host);
+        breaker::failed(link, state, &fault, host);
     }
 }
 
@@ -289,7 +310,7 @@ fn report<H: Host>(link: &Link, phase: Phase, fault: &Fault, host: &mut H) {
     count(host, errors.copied().flatten());
 }
 
-fn count<H: Host>(host: &mut H, metric: Option<MetricId>) {
+pub(super) fn count<H: Host>(host: &mut H, metric: Option<MetricId>) {
     if let Some(metric) = metric {
         host.add_metric(metric, 1);
     }

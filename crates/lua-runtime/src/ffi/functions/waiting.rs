@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use outrider_plugin_api::{CalloutRequest, Reply, Wake, WakeId};
+use outrider_plugin_api::{Audience, CalloutRequest, Reply, Wake, WakeId};
 
 use super::super::call::{CallState, Pending};
 use super::frame::{bytes, pair, show, show_pairs, show_scratch, show_text, text, with_stream};
@@ -79,6 +79,28 @@ pub(super) unsafe extern "C" fn wait_body(call: *mut CallState) -> i32 {
     }
 }
 
+/// 1: the handler may yield now, to be woken by the next chunk of the body, or by its end.
+pub(super) unsafe extern "C" fn wait_chunk(call: *mut CallState) -> i32 {
+    // SAFETY: called by the SDK, with its call state.
+    unsafe {
+        with_stream(call, |state, _| {
+            state.pending = Pending::Chunk;
+            1
+        })
+    }
+}
+
+/// 1: the handler may yield now, to be woken by the trailers, or by the body's end without any.
+pub(super) unsafe extern "C" fn wait_trailers(call: *mut CallState) -> i32 {
+    // SAFETY: called by the SDK, with its call state.
+    unsafe {
+        with_stream(call, |state, _| {
+            state.pending = Pending::Trailers;
+            1
+        })
+    }
+}
+
 /// What woke the handler. 1: a callout, with headers as pairs and its body; 2: a callout that
 /// failed, with the reason; 3: a timer; 4: the body; 0: nothing.
 pub(super) unsafe extern "C" fn wake(call: *mut CallState) -> i32 {
@@ -119,7 +141,8 @@ pub(super) unsafe extern "C" fn wake(call: *mut CallState) -> i32 {
     }
 }
 
-/// 1: the staged headers and this body are the reply, once the handler yields or returns.
+/// 1: the staged headers and this body are the reply, once the handler yields or returns. An audience
+/// of 1: the plugin itself sees it as the response, too.
 pub(super) unsafe extern "C" fn reply(
     call: *mut CallState,
     status: i32,
@@ -127,6 +150,7 @@ pub(super) unsafe extern "C" fn reply(
     length: i32,
     details: *const u8,
     details_length: i32,
+    audience: i32,
 ) -> i32 {
     // SAFETY: called by the SDK, with its call state and strings.
     unsafe {
@@ -136,6 +160,11 @@ pub(super) unsafe extern "C" fn reply(
                 headers: std::mem::take(&mut state.staged),
                 body: bytes(body, length).to_vec(),
                 details: text(bytes(details, details_length)).into_owned(),
+                audience: if audience == 1 {
+                    Audience::Everyone
+                } else {
+                    Audience::Others
+                },
             }));
             1
         })

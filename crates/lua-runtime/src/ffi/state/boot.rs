@@ -30,6 +30,26 @@ const SOURCES: &[(&CStr, &str)] = &[
     ),
     (c"=sdk/shared.lua", include_str!("../../sdk/shared.lua")),
     (c"=sdk/config.lua", include_str!("../../sdk/config.lua")),
+    (
+        c"=sdk/envoy_filter.lua",
+        include_str!("../../sdk/envoy_filter.lua"),
+    ),
+    (
+        c"=sdk/envoy_filter_metadata.lua",
+        include_str!("../../sdk/envoy_filter_metadata.lua"),
+    ),
+    (
+        c"=sdk/envoy_filter_facts.lua",
+        include_str!("../../sdk/envoy_filter_facts.lua"),
+    ),
+    (
+        c"=sdk/envoy_filter_tools.lua",
+        include_str!("../../sdk/envoy_filter_tools.lua"),
+    ),
+    (
+        c"=sdk/envoy_filter_calls.lua",
+        include_str!("../../sdk/envoy_filter_calls.lua"),
+    ),
     (c"=sdk/sandbox.lua", include_str!("../../sdk/sandbox.lua")),
     (c"=sdk/plugin.lua", include_str!("../../sdk/plugin.lua")),
     #[cfg(test)]
