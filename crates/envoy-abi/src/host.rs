@@ -74,14 +74,7 @@ impl EnvoyHost<'_> {
         let receiving = self.receiving == Some(direction);
         match buffer {
             BodyBuffer::Received => receiving,
-            BodyBuffer::Held if receiving => {
-                let same = match direction {
-                    Direction::Request => self.callbacks.http_received_buffered_request_body,
-                    Direction::Response => self.callbacks.http_received_buffered_response_body,
-                };
-                // SAFETY: the filter is alive during its hook.
-                !unsafe { same(self.filter) }
-            }
+            BodyBuffer::Held if receiving => !self.receives_held(direction),
             BodyBuffer::Held => true,
         }
     }
@@ -248,6 +241,15 @@ impl Host for EnvoyHost<'_> {
                     ModuleBuffer::new(bytes),
                 )
             }
+    }
+
+    fn receives_held(&self, direction: Direction) -> bool {
+        let same = match direction {
+            Direction::Request => self.callbacks.http_received_buffered_request_body,
+            Direction::Response => self.callbacks.http_received_buffered_response_body,
+        };
+        // SAFETY: the filter is alive during its hook.
+        self.receiving == Some(direction) && unsafe { same(self.filter) }
     }
 
     fn buffer_limit(&self) -> usize {

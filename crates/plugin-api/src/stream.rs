@@ -1,5 +1,6 @@
 //! What a runtime may ask of the proxy about the stream that it is called for.
 
+use std::ops::Range;
 use std::time::Duration;
 
 use crate::attribute::Attribute;
@@ -144,14 +145,29 @@ pub trait Stream {
     /// there is none in this phase.
     fn body_len(&self, direction: Direction) -> Option<usize>;
 
-    /// Visits the pieces of the body that this call may see.
+    /// Visits the pieces of the body that this call may see. Unlike other bytes, they stay valid until
+    /// the call ends, or a body is changed.
     fn body_pieces(&self, direction: Direction, visit: &mut dyn FnMut(&[u8]));
+
+    /// Replaces a part of the body, or of the chunk, that this call may see; what of the part lies
+    /// beyond it does not count. An empty part is a place where `bytes` are put in.
+    ///
+    /// # Errors
+    /// See [`BodyError`].
+    fn splice_body(
+        &mut self,
+        direction: Direction,
+        part: Range<usize>,
+        bytes: &[u8],
+    ) -> Result<(), BodyError>;
 
     /// Replaces the body, or the chunk, that this call may see.
     ///
     /// # Errors
     /// See [`BodyError`].
-    fn set_body(&mut self, direction: Direction, body: &[u8]) -> Result<(), BodyError>;
+    fn set_body(&mut self, direction: Direction, body: &[u8]) -> Result<(), BodyError> {
+        self.splice_body(direction, 0..usize::MAX, body)
+    }
 
     /// A value of metadata, if it is there and text, number or truth value.
     fn metadata(&self, source: MetadataSource, namespace: &[u8], key: &[u8]) -> Option<Scalar<'_>>;

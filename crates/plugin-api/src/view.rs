@@ -1,6 +1,7 @@
 //! The stream as one plugin sees it during one call: the host's, but for the response that another
 //! plugin has just made ([`LocalResponse`]), and for the part of a body that the call is about.
 
+use std::ops::Range;
 use std::time::Duration;
 
 use smallvec::SmallVec;
@@ -123,6 +124,45 @@ impl<H: Host> View<'_, H> {
         }
     }
 
+    /// The changes that need no copy of other bytes: adding at the end, and removing at the beginning of
+    /// one of the two buffers.
+    fn change_at_an_end(
+        &mut self,
+        direction: Direction,
+        part: Window,
+        bytes: &[u8],
+        held: usize,
+        total: usize,
+    ) -> Option<bool> {
+        if part.len() == 0 && bytes.is_empty() {
+            return Some(true);
+        }
+        if part.len() == 0 && part.start == total {
+            let buffer = if held == total && held > 0 {
+                BodyBuffer::Held
+            } else {
+                BodyBuffer::Received
+            };
+            return Some(
+                self.host.buffer_append(direction, buffer, bytes)
+                    || (held == total
+                        && buffer == BodyBuffer::Received
+                        && self.host.buffer_append(direction, BodyBuffer::Held, bytes)),
+            );
+        }
+        if !bytes.is_empty() {
+            return None;
+        }
+        let buffer = if part.start == 0 && part.end <= held {
+            BodyBuffer::Held
+        } else if part.start == held {
+            BodyBuffer::Received
+        } else {
+            return None;
+        };
+        Some(self.host.buffer_drain(direction, buffer, part.len()))
+    }
+
     fn replace_in_host(
         &mut self,
         direction: Direction,
@@ -131,6 +171,9 @@ impl<H: Host> View<'_, H> {
     ) -> Result<(), BodyError> {
         let (held, received) = lengths(self.host, direction);
         let total = held + received;
+        if let Some(done) = self.change_at_an_end(direction, window, bytes, held, total) {
+            return if done { Ok(()) } else { Err(BodyError::NoBody) };
+        }
         // The bytes around the part, in the buffer that has to be written anew; copied only when
         // the part lies in the middle.
         let mut around = Vec::new();
@@ -269,42 +312,55 @@ impl<H: Host> Stream for View<'_, H> {
         }
     }
 
-    fn set_body(&mut self, direction: Direction, bytes: &[u8]) -> Result<(), BodyError> {
+    fn splice_body(
+        &mut self,
+        direction: Direction,
+        part: Range<usize>,
+        bytes: &[u8],
+    ) -> Result<(), BodyError> {
         let body = self
             .body
             .filter(|body| body.direction == direction)
             .ok_or(BodyError::NoBody)?;
+        let old = body.window.len();
+        let end = part.end.min(old);
+        let part = Window {
+            start: body.window.start + part.start.min(end),
+            end: body.window.start + end,
+        };
+        let new = old - part.len() + bytes.len();
         let announced = self.header_count(direction.headers(), b"content-length") > 0;
-        if announced && body.length == Length::Announced && bytes.len() != body.window.len() {
+        if announced && body.length == Length::Announced && new != old {
             return Err(BodyError::LengthAnnounced);
         }
         match self.local.as_deref_mut() {
             Some(local) if direction == Direction::Response => {
-                let window = body.window.start..body.window.end;
-                if local.body.get(window.clone()).is_some() {
-                    local.body.splice(window, bytes.iter().copied());
+                let part = part.start..part.end;
+                if local.body.get(part.clone()).is_some() {
+                    local.body.splice(part, bytes.iter().copied());
                 }
             }
             _ => {
                 let limit = self.host.buffer_limit();
                 let (held, received) = lengths(self.host, direction);
-                let total = (held + received + bytes.len()).saturating_sub(body.window.len());
-                if body.collected && limit > 0 && total > limit && bytes.len() > body.window.len() {
+                let total = (held + received + new).saturating_sub(old);
+                let collected = body.collected || self.host.receives_held(direction);
+                if collected && limit > 0 && total > limit && new > old {
                     return Err(BodyError::TooLarge(limit));
                 }
-                self.replace_in_host(direction, body.window, bytes)?;
+                self.replace_in_host(direction, part, bytes)?;
             }
         }
         let window = Window {
             start: body.window.start,
-            end: body.window.start + bytes.len(),
+            end: body.window.start + new,
         };
         self.body = Some(BodyView { window, ..body });
         if announced && body.length == Length::Follows {
             self.set_header(
                 direction.headers(),
                 b"content-length",
-                bytes.len().to_string().as_bytes(),
+                new.to_string().as_bytes(),
             );
         }
         Ok(())

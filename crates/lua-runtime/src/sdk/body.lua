@@ -2,53 +2,130 @@
 -- 1 `get_body` suspends the handler until the body is complete.
 local core, wait, envoy = ...
 local call, host, text = core.call, core.host, core.text
-local fail, to_text = core.fail, core.to_text
-local error, type, setmetatable, collect, sub = error, type, setmetatable, collectgarbage, string.sub
+local fail, to_text, expect = core.fail, core.to_text, core.expect
+local pairs, error, type, setmetatable, collect, sub = pairs, error, type, setmetatable, collectgarbage, string.sub
+local min = math.min
 local host_body, host_body_length, host_set_body = host.body, host.body_length, host.set_body
+local host_body_part, host_splice_body = host.body_part, host.splice_body
+
+local LARGE = core.memory_budget / 8
+-- More bytes than a body can have.
+local MOST = 2 ^ 31 - 1
 
 -- A body larger than this makes room first: LuaJIT does not collect garbage when memory runs out.
-local LARGE = core.memory_budget / 8
-
-local function get_body(direction)
-    local length = host_body_length(call, direction)
-    if length < -1 then
-        fail(length, 2)
-    end
+local function make_room(length)
     if length > LARGE then
         collect()
     end
-    if host_body(call, direction) == 1 then
-        return text(call.data, call.length)
+end
+
+local function get_body(direction)
+    local answer = host_body(call, direction)
+    if answer == 1 then
+        local length = call.length
+        make_room(length)
+        return text(call.data, length)
+    elseif answer < 0 then
+        fail(answer, 2)
     end
     return nil
+end
+
+local function get_body_size(direction)
+    local length = host_body_length(call, direction)
+    if length >= 0 then
+        return length
+    elseif length < -1 then
+        fail(length, 2)
+    end
+    return nil
+end
+
+local function get_body_bytes(direction, first, last)
+    if type(first) ~= "number" then
+        expect(first, "number", "the first byte's place", 4)
+    end
+    if last == nil then
+        last = -1
+    elseif type(last) ~= "number" then
+        expect(last, "number", "the last byte's place", 4)
+    end
+    local answer = host_body_part(call, direction, first, last)
+    if answer == 1 then
+        local length = call.length
+        make_room(length)
+        return text(call.data, length)
+    elseif answer < 0 then
+        fail(answer, 2)
+    end
+    return nil
+end
+
+-- Raises what a change of a body was answered; the plugin is behind the function that changes.
+local function check(answer)
+    if answer == 0 or answer == -4 then
+        error(text(call.data, call.length), 4)
+    elseif answer < 0 then
+        fail(answer, 3)
+    end
 end
 
 local function set_body(direction, body)
     if type(body) ~= "string" then
         body = to_text(body, "the body", 4)
     end
-    local answer = host_set_body(call, direction, body, #body)
-    if answer == 0 or answer == -4 then
-        error(text(call.data, call.length), 3)
-    elseif answer < 0 then
-        fail(answer, 2)
+    check(host_set_body(call, direction, body, #body))
+end
+
+local function append_body(direction, body)
+    if type(body) ~= "string" then
+        body = to_text(body, "what is appended", 4)
     end
+    check(host_splice_body(call, direction, -1, 0, body, #body))
 end
 
-function envoy.req.get_body()
-    return (get_body(0))
+local function prepend_body(direction, body)
+    if type(body) ~= "string" then
+        body = to_text(body, "what is put in front", 4)
+    end
+    check(host_splice_body(call, direction, 0, 0, body, #body))
 end
 
-function envoy.resp.get_body()
-    return (get_body(1))
+local function drain_body(direction, length)
+    if type(length) ~= "number" or not (length >= 0) then
+        error("drain_body takes how many bytes are removed, a number from 0", 3)
+    end
+    check(host_splice_body(call, direction, 0, min(length, MOST), "", 0))
 end
 
-function envoy.req.set_body(body)
-    set_body(0, body)
-end
+for direction, of in pairs({ [0] = envoy.req, [1] = envoy.resp }) do
+    function of.get_body()
+        return (get_body(direction))
+    end
 
-function envoy.resp.set_body(body)
-    set_body(1, body)
+    function of.get_body_size()
+        return (get_body_size(direction))
+    end
+
+    function of.get_body_bytes(first, last)
+        return (get_body_bytes(direction, first, last))
+    end
+
+    function of.set_body(body)
+        set_body(direction, body)
+    end
+
+    function of.append_body(body)
+        append_body(direction, body)
+    end
+
+    function of.prepend_body(body)
+        prepend_body(direction, body)
+    end
+
+    function of.drain_body(length)
+        drain_body(direction, length)
+    end
 end
 
 -- Version 1.
@@ -94,21 +171,43 @@ local function buffer(bytes)
 end
 
 function body.use_version_1()
-    function envoy.req.get_body()
-        complete(0, "the request's body")
-        return (buffer(get_body(0)))
-    end
-    function envoy.resp.get_body()
-        complete(1, "the response's body")
-        return (buffer(get_body(1)))
-    end
-    function envoy.req.set_body(bytes)
-        complete(0, "the request's body")
-        set_body(0, bytes)
-    end
-    function envoy.resp.set_body(bytes)
-        complete(1, "the response's body")
-        set_body(1, bytes)
+    for direction, of in pairs({ [0] = envoy.req, [1] = envoy.resp }) do
+        local what = direction == 0 and "the request's body" or "the response's body"
+
+        function of.get_body()
+            complete(direction, what)
+            return (buffer(get_body(direction)))
+        end
+
+        function of.set_body(bytes)
+            complete(direction, what)
+            set_body(direction, bytes)
+        end
+
+        function of.append_body(bytes)
+            complete(direction, what)
+            append_body(direction, bytes)
+        end
+
+        function of.prepend_body(bytes)
+            complete(direction, what)
+            prepend_body(direction, bytes)
+        end
+
+        function of.drain_body(length)
+            complete(direction, what)
+            drain_body(direction, length)
+        end
+
+        function of.get_body_size()
+            complete(direction, what)
+            return (get_body_size(direction))
+        end
+
+        function of.get_body_bytes(first, last)
+            complete(direction, what)
+            return (get_body_bytes(direction, first, last))
+        end
     end
 end
 

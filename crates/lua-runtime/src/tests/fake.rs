@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -171,14 +172,19 @@ impl Stream for FakeStream {
         }
     }
 
-    fn set_body(&mut self, direction: Direction, body: &[u8]) -> Result<(), BodyError> {
-        if self.body(direction).is_none() {
-            return Err(BodyError::NoBody);
-        }
+    fn splice_body(
+        &mut self,
+        direction: Direction,
+        part: Range<usize>,
+        bytes: &[u8],
+    ) -> Result<(), BodyError> {
+        let mut whole = self.body(direction).ok_or(BodyError::NoBody)?.concat();
         if self.length_announced {
             return Err(BodyError::LengthAnnounced);
         }
-        let pieces = Some(vec![body.to_vec()]);
+        let end = part.end.min(whole.len());
+        whole.splice(part.start.min(end)..end, bytes.iter().copied());
+        let pieces = Some(vec![whole]);
         match direction {
             Direction::Request => self.request_body = pieces,
             Direction::Response => self.response_body = pieces,

@@ -10,6 +10,7 @@ use super::fake::{FakeStream, probe_with, source};
 fn traces(body: &str) -> Vec<String> {
     let text = format!(
         "local envoy, handler = envoy, {{}}
+        local schema = envoy.json_schema.compile({{ properties = {{ a = {{ type = 'integer' }} }} }})
         function handler:on_request_header()
             envoy.trace_start()
             for i = 1, 500 do
@@ -50,7 +51,11 @@ fn the_main_functions_are_compiled() {
         "local n = envoy.req.get_header_size('x-two') + #envoy.req.get_header_index('x-two', 1)",
         "local c = envoy.config().limit + #envoy.config().nested.list[1]",
         "local c = envoy.get_base_config().limit local r = envoy.get_route_config()",
-        "local b = #envoy.req.get_body()",
+        "local b = #envoy.req.get_body() + envoy.req.get_body_size()",
+        "local b = envoy.req.get_body_bytes(2, 3) .. envoy.req.get_body_bytes(-2)",
+        "envoy.req.set_body('body')",
+        "envoy.req.append_body('y') envoy.req.drain_body(1)",
+        "envoy.req.prepend_body('y') envoy.req.drain_body(1)",
         "local m = envoy.req.get_dynamic_metadata('key', 'mine')",
         "envoy.req.set_dynamic_metadata('key', 'value', 'mine')",
         "local s = envoy.stream.shared s.count = (s.count or 0) + 1",
@@ -85,6 +90,8 @@ fn the_main_functions_are_compiled() {
         "local first, last = envoy.re.find('x-42', '[0-9]+', 2) local none = envoy.re.find('x', 'y')",
         "local groups = envoy.re.captures('x-42', '(?<letter>[a-z])-([0-9]+)(x)?')",
         "local text, count = envoy.re.replace('x-42', '[0-9]', '*')",
+        "local v = schema:validate('{\"a\": 1}')",
+        "local v, messages = schema:validate('{\"a\": \"x\"}')",
         "envoy.shared.set('a', 'b') local v = envoy.shared.get('a')",
         "envoy.shared.set('a', i, 1000) local v = envoy.shared.get('a') + envoy.shared.ttl('a')",
         "local added = envoy.shared.add('a', true) local v = envoy.shared.get('a')",

@@ -1,0 +1,144 @@
+//! Bodies: read whole and in parts, changed at their ends, in both versions.
+
+use outrider_plugin_api::{Direction, Phase, Slot, Wake};
+
+use super::fake::{FakeStream, on_request, probe};
+
+fn stream(pieces: &[&str]) -> FakeStream {
+    FakeStream {
+        request_body: Some(
+            pieces
+                .iter()
+                .map(|piece| piece.as_bytes().to_vec())
+                .collect(),
+        ),
+        ..FakeStream::new()
+    }
+}
+
+/// The body after `body` ran as a handler of request headers, and what it printed.
+fn after(pieces: &[&str], body: &str) -> (String, Vec<String>) {
+    let mut stream = stream(pieces);
+    on_request(body).request(&mut stream).unwrap();
+    let left = stream.request_body.clone().unwrap().concat();
+    (String::from_utf8(left).unwrap(), stream.logged())
+}
+
+#[test]
+fn parts_of_a_body_are_read() {
+    let script = r#"
+        local req = envoy.req
+        print(req.get_body_size(), req.get_body())
+        print(req.get_body_bytes(1, 3), req.get_body_bytes(3, 8), req.get_body_bytes(-4))
+        print(req.get_body_bytes(5, 4) == "", req.get_body_bytes(100) == "")
+        print(req.get_body() == req.get_body())
+    "#;
+    let expected = ["10\t0123456789", "012\t234567\t6789", "true\ttrue", "true"];
+    assert_eq!(after(&["0123456789"], script).1, expected);
+    assert_eq!(after(&["012", "", "34567", "89"], script).1, expected);
+}
+
+#[test]
+fn a_body_that_was_read_is_read_anew_after_a_change() {
+    let (left, printed) = after(
+        &["ab", "cd"],
+        r#"
+        local req = envoy.req
+        print(req.get_body())
+        req.append_body("ef") req.append_body("")
+        print(req.get_body(), req.get_body_size())
+        req.prepend_body(12)
+        print(req.get_body())
+        req.drain_body(3)
+        print(req.get_body())
+        req.drain_body(0) req.set_body(req.get_body():upper())
+        print(req.get_body_bytes(2))
+        req.drain_body(99)
+        print(req.get_body(), req.get_body_size())
+        req.append_body("end")
+        "#,
+    );
+    assert_eq!(
+        printed,
+        ["abcd", "abcdef\t6", "12abcdef", "bcdef", "CDEF", "\t0"]
+    );
+    assert_eq!(left, "end");
+}
+
+#[test]
+fn what_is_wrong_names_the_plugin_s_line() {
+    for (call, message) in [
+        (
+            "envoy.resp.append_body('x')",
+            "there is no body in this phase",
+        ),
+        (
+            "envoy.req.append_body({})",
+            "what is appended must be a string, not table",
+        ),
+        (
+            "envoy.req.prepend_body()",
+            "what is put in front must be a string, not nil",
+        ),
+        (
+            "envoy.req.drain_body(-1)",
+            "drain_body takes how many bytes are removed, a number from 0",
+        ),
+        (
+            "envoy.req.get_body_bytes()",
+            "the first byte's place must be a number, not nil",
+        ),
+        (
+            "envoy.req.get_body_bytes(1, 'x')",
+            "the last byte's place must be a number, not string",
+        ),
+    ] {
+        let fault = on_request(call)
+            .request(&mut stream(&["body"]))
+            .unwrap_err();
+        assert_eq!(
+            fault.message,
+            format!("probe/main.lua:3: {message}"),
+            "{call}"
+        );
+    }
+    let mut announced = stream(&["body"]);
+    announced.length_announced = true;
+    let fault = on_request("envoy.req.drain_body(1)")
+        .request(&mut announced)
+        .unwrap_err();
+    assert!(
+        fault
+            .message
+            .starts_with("probe/main.lua:3: the body's length was announced"),
+        "{fault}"
+    );
+    let logs =
+        super::fake::logs_of("print(envoy.req.get_body_bytes(1), envoy.req.get_body_size())");
+    assert_eq!(logs, ["nil\tnil"]);
+}
+
+#[test]
+fn version_1_waits_for_the_body_that_it_changes() {
+    let probe = probe(
+        r#"
+        local handler = {}
+        function handler:on_request()
+            envoy.req.append_body("!")
+            print(envoy.req.get_body_size(), envoy.req.get_body_bytes(1, 2), envoy.req.get_body():length())
+        end
+        return handler
+        "#,
+    );
+    let mut stream = FakeStream::new();
+    let mut slot = Slot::default();
+    probe
+        .call(Phase::RequestHeaders, &mut slot, &mut stream)
+        .unwrap();
+    stream.request_body = Some(vec![b"body".to_vec()]);
+    probe
+        .configured
+        .resume(&mut slot, Direction::Request, Wake::Body, &mut stream)
+        .unwrap();
+    assert_eq!(stream.logged(), ["5\tbo\t5"]);
+}
