@@ -1,6 +1,7 @@
-//! What `liboutrider.so` exports. Envoy refuses a filter whose module lacks any HTTP hook, and hooks in
-//! a crate that the module does not name vanish without a warning. An exported Lua function would be a
-//! second LuaJIT in Envoy's process, which has its own.
+//! What `liboutrider.so` exports. Envoy refuses a filter whose module lacks any HTTP hook and a
+//! bootstrap extension whose module lacks any of its own; hooks in a crate that the module does not name vanish
+//! without a warning. An exported Lua function would be a second LuaJIT in Envoy's process, which has its
+//! own.
 #![allow(
     clippy::unwrap_used,
     reason = "a test, its helpers included, fails by panicking"
@@ -9,8 +10,26 @@
 use std::collections::BTreeSet;
 use std::process::Command;
 
-/// Every hook that Envoy 1.40 looks up for an HTTP filter, and the one for the module.
+/// Every hook that Envoy 1.40 looks up for a bootstrap extension and for an HTTP filter, and the one for
+/// the module.
 const HOOKS: &[&str] = &[
+    "bootstrap_extension_admin_request",
+    "bootstrap_extension_cluster_add_or_update",
+    "bootstrap_extension_cluster_removal",
+    "bootstrap_extension_config_destroy",
+    "bootstrap_extension_config_new",
+    "bootstrap_extension_config_scheduled",
+    "bootstrap_extension_destroy",
+    "bootstrap_extension_drain_started",
+    "bootstrap_extension_file_changed",
+    "bootstrap_extension_http_callout_done",
+    "bootstrap_extension_listener_add_or_update",
+    "bootstrap_extension_listener_removal",
+    "bootstrap_extension_new",
+    "bootstrap_extension_server_initialized",
+    "bootstrap_extension_shutdown",
+    "bootstrap_extension_timer_fired",
+    "bootstrap_extension_worker_thread_initialized",
     "http_filter_config_destroy",
     "http_filter_config_http_callout_done",
     "http_filter_config_http_stream_complete",
@@ -68,7 +87,7 @@ fn exported() -> BTreeSet<String> {
 }
 
 #[test]
-fn the_module_exports_every_hook_of_an_http_filter_and_no_other() {
+fn the_module_exports_every_hook_that_envoy_looks_up_and_no_other() {
     let hooks: BTreeSet<String> = exported()
         .into_iter()
         .filter_map(|name| {

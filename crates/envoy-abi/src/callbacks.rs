@@ -174,6 +174,12 @@ callbacks! {
     fn http_filter_scheduler_new(filter: FilterPtr) -> SchedulerPtr;
     fn http_filter_scheduler_commit(scheduler: SchedulerPtr, event: u64);
     fn http_filter_scheduler_delete(scheduler: SchedulerPtr);
+
+    fn bootstrap_extension_register_admin_handler(
+        config: ConfigPtr, path: ModuleBuffer, help: ModuleBuffer, removable: bool, mutates_state: bool,
+    ) -> bool;
+    fn bootstrap_extension_remove_admin_handler(config: ConfigPtr, path: ModuleBuffer) -> bool;
+    fn bootstrap_extension_admin_set_response(config: ConfigPtr, body: ModuleBuffer);
 }
 
 static CALLBACKS: OnceLock<Callbacks> = OnceLock::new();

@@ -23,7 +23,7 @@ use crate::raw::{
 };
 
 /// Runs a hook's body; a panic is logged and answered with `otherwise`.
-fn guarded<T>(otherwise: T, body: impl FnOnce() -> T) -> T {
+pub(crate) fn guarded<T>(otherwise: T, body: impl FnOnce() -> T) -> T {
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(result) => result,
         Err(panic) => {

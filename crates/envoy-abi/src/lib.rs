@@ -13,6 +13,7 @@
     reason = "this crate is the boundary with Envoy's C ABI; each block says why it is sound"
 )]
 
+mod bootstrap;
 mod callbacks;
 mod callout;
 mod filter;
@@ -25,6 +26,7 @@ mod protobuf;
 mod raw;
 mod timers;
 
+pub use bootstrap::{AdminAnswer, AdminPage, AdminPages};
 pub use callbacks::{MissingCallbacks, resolve};
 pub use log::{log, log_enabled};
 pub use module::{

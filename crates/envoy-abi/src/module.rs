@@ -8,6 +8,7 @@ use std::sync::{Arc, OnceLock};
 
 use outrider_plugin_api::{Chain, LogLevel, MetricId, MetricKind};
 
+use crate::bootstrap::AdminPages;
 use crate::callbacks::{Callbacks, callbacks, resolve};
 use crate::raw::{ConfigPtr, METRICS_SUCCESS, ModuleBuffer};
 
@@ -27,6 +28,9 @@ pub trait Module: Send + Sync {
     /// A route's, or virtual host's, configuration has come (main thread). `None`: refused; the
     /// reason has been logged.
     fn route_config(&self, name: &str, config: &[u8]) -> Option<RouteConfig>;
+
+    /// Its pages on Envoy's admin port.
+    fn admin(&self) -> &dyn AdminPages;
 }
 
 /// A filter configuration that streams are served by.

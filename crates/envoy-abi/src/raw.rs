@@ -8,6 +8,8 @@ use std::ptr;
 pub(crate) type FilterPtr = *mut c_void;
 /// A filter configuration in Envoy.
 pub(crate) type ConfigPtr = *mut c_void;
+/// A bootstrap extension in Envoy.
+pub(crate) type ExtensionPtr = *mut c_void;
 /// A scheduler: calls back to a stream's worker.
 pub(crate) type SchedulerPtr = *mut c_void;
 

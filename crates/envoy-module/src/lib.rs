@@ -3,6 +3,7 @@
 //!
 //! All talk with Envoy is `envoy-abi`'s; what a stream does in its chain is `plugin-api`'s.
 
+mod admin;
 mod document;
 mod generation;
 mod merge;
@@ -15,7 +16,7 @@ mod source;
 
 use std::sync::{Arc, LazyLock};
 
-use outrider_envoy_abi::{ConfigContext, FilterConfig, Module, RouteConfig, log};
+use outrider_envoy_abi::{AdminPages, ConfigContext, FilterConfig, Module, RouteConfig, log};
 use outrider_plugin_api::LogLevel;
 
 use crate::document::Refusal;
@@ -56,6 +57,10 @@ impl Module for Outrider {
                 None
             }
         }
+    }
+
+    fn admin(&self) -> &dyn AdminPages {
+        self
     }
 }
 
