@@ -9,12 +9,14 @@
 mod configured;
 mod ffi;
 mod file_log;
+mod json_schemas;
 mod moment;
 mod patterns;
 mod plugin;
 mod query;
 mod schema;
 mod shared;
+mod signature;
 mod source;
 mod store;
 mod streams;

@@ -63,6 +63,26 @@ pub(crate) enum Incremented {
     NoNumber,
 }
 
+/// What came of [`Store::take`].
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Taken {
+    /// They were there, and so many are left.
+    Left(f64),
+    /// There are too few; in so many milliseconds there will be enough.
+    Wait(f64),
+    /// A value that is no bucket.
+    NoNumber,
+}
+
+/// A bucket of tokens.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Bucket {
+    /// How many it holds.
+    pub(crate) capacity: f64,
+    /// How long it takes until it has one more, in milliseconds.
+    pub(crate) interval: f64,
+}
+
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Store {
@@ -180,6 +200,33 @@ impl Store {
         let number = initial + amount;
         shard.put(key, Value::Number(number), lifetime.end(now), now);
         Incremented::To(number)
+    }
+
+    /// Takes `amount` tokens from a bucket, or none if there are too few. A bucket that is not there is
+    /// full; what is kept of it is a number, the moment when it will be full, and only until then.
+    pub(crate) fn take(&self, key: &[u8], amount: f64, bucket: Bucket, now: u64) -> Taken {
+        let mut shard = self.shard(key);
+        let present = now as f64;
+        let mut full = present;
+        if let Some(place) = shard.living(key, now)
+            && let Some(entry) = shard.entry(place)
+        {
+            let Value::Number(number) = entry.value else {
+                return Taken::NoNumber;
+            };
+            entry.used = true;
+            // A bucket that was larger, or slower, is not emptier than empty.
+            full = number.clamp(present, present + bucket.capacity * bucket.interval);
+        }
+        let after = full - present + amount * bucket.interval;
+        let most = bucket.capacity * bucket.interval;
+        // Sums of fractions of milliseconds are not exact; a millionth of a token is none.
+        if after > most + bucket.interval * 1e-6 {
+            return Taken::Wait(after - most);
+        }
+        let lifetime = Lifetime::Milliseconds(after.ceil() as u64);
+        shard.put(key, Value::Number(present + after), lifetime.end(now), now);
+        Taken::Left(((most - after) / bucket.interval).max(0.0))
     }
 
     /// Takes a value out, and answers whether there was one.

@@ -136,8 +136,11 @@ host_functions! {
         parse_time(kind: int, value: text, length: int);
     }
     crypto {
-        sha256(value: text, length: int);
-        hmac_sha256(key: text, key_length: int, value: text, length: int);
+        digest(which: int, value: text, length: int);
+        hmac(which: int, key: text, key_length: int, value: text, length: int);
+        import_key(key: text, length: int);
+        verify(hash: text, hash_length: int, key: text, key_length: int,
+               signature: text, signature_length: int, value: text, length: int);
         equal(first: text, first_length: int, second: text, second_length: int);
         hex_encode(value: text, length: int);
         hex_decode(value: text, length: int);
@@ -164,6 +167,7 @@ host_functions! {
         store_set(key: text, length: int, kind: int, value: text, value_length: int,
                   number: real, time: real, only_new: int);
         store_increment(key: text, length: int, amount: real, initial: real, time: real);
+        store_take(key: text, length: int, amount: real, capacity: real, interval: real);
         store_delete(key: text, length: int);
         store_remaining(key: text, length: int);
     }

@@ -5,6 +5,7 @@ local expect, fail = core.expect, core.fail
 local type, error, huge = type, error, math.huge
 local host_get, host_set, host_increment = host.store_get, host.store_set, host.store_increment
 local host_delete, host_remaining = host.store_delete, host.store_remaining
+local host_take = host.store_take
 
 local shared = {}
 envoy.shared = shared
@@ -99,6 +100,34 @@ function shared.incr(key, amount, initial, ttl)
         refuse(answer)
     end
     return call.number
+end
+
+local function is_positive(number)
+    return type(number) == "number" and number > 0 and number < 9e15
+end
+
+function shared.take(key, capacity, interval, amount)
+    if type(key) ~= "string" then
+        expect(key, "string", "the key")
+    end
+    if amount == nil then
+        amount = 1
+    end
+    if not is_positive(capacity) or not is_positive(interval) or not is_positive(amount)
+        or not is_positive(capacity * interval) then
+        error("a bucket's capacity, its interval, and what is taken must be numbers above 0", 2)
+    elseif amount > capacity then
+        error("more is taken than the bucket holds", 2)
+    end
+    local answer = host_take(call, key, #key, amount, capacity, interval)
+    if answer == 1 then
+        return true, call.number
+    elseif answer == 2 then
+        return false, call.number
+    elseif answer == 0 then
+        error("the value of " .. key .. " is not a bucket", 2)
+    end
+    refuse(answer)
 end
 
 function shared.delete(key)

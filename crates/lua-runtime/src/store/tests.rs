@@ -162,3 +162,58 @@ fn the_longest_value_fits() {
     let shard = Shard::new(ENTRIES / SHARDS, BYTES / SHARDS);
     assert!(ENTRY_COST + LONGEST_KEY + LONGEST_VALUE <= shard.most_bytes);
 }
+
+#[test]
+fn a_bucket_gives_what_it_holds_and_fills_again() {
+    let store = Store::new();
+    let bucket = Bucket {
+        capacity: 3.0,
+        interval: 100.0,
+    };
+    let take = |amount, now| store.take(b"b", amount, bucket, now);
+    assert_eq!(take(1.0, NOW), Taken::Left(2.0));
+    assert_eq!(take(2.0, NOW), Taken::Left(0.0));
+    assert_eq!(take(1.0, NOW), Taken::Wait(100.0));
+    assert_eq!(take(3.0, NOW), Taken::Wait(300.0));
+    // What was refused took nothing.
+    assert_eq!(take(1.0, NOW + 99), Taken::Wait(1.0));
+    assert_eq!(take(1.0, NOW + 150), Taken::Left(0.5));
+    assert_eq!(take(1.0, NOW + 10_000), Taken::Left(2.0));
+    // A full bucket needs no memory.
+    assert_eq!(get(&store, "b", NOW + 10_100), None);
+    store.set(b"text", text("x"), Lifetime::Unlimited, NOW);
+    assert_eq!(store.take(b"text", 1.0, bucket, NOW), Taken::NoNumber);
+}
+
+#[test]
+fn a_bucket_that_was_slower_is_not_emptier_than_empty() {
+    let store = Store::new();
+    let bucket = |interval| Bucket {
+        capacity: 1.0,
+        interval,
+    };
+    assert_eq!(store.take(b"b", 1.0, bucket(1e9), NOW), Taken::Left(0.0));
+    assert_eq!(store.take(b"b", 1.0, bucket(10.0), NOW), Taken::Wait(10.0));
+}
+
+#[test]
+fn threads_take_no_more_than_there_is() {
+    let store = Store::new();
+    let taken = AtomicUsize::new(0);
+    let bucket = Bucket {
+        capacity: 1000.0,
+        interval: 1e6 / 7.0,
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                for _ in 0..500 {
+                    if matches!(store.take(b"b", 1.0, bucket, NOW), Taken::Left(_)) {
+                        taken.fetch_add(1, Ordering::Relaxed);
+                    }
+                }
+            });
+        }
+    });
+    assert_eq!(taken.load(Ordering::Relaxed), 1000);
+}

@@ -78,6 +78,9 @@ fn the_main_functions_are_compiled() {
         "local id = #envoy.uuid()",
         "local d = envoy.crypto.hex(envoy.crypto.sha256('abc')) local b = envoy.crypto.unhex(d)",
         "local d = envoy.crypto.hmac_sha256('key', 'abc')",
+        "local d = #envoy.crypto.sha1('a') + #envoy.crypto.sha512('a') + #envoy.crypto.hmac_sha384('k', 'a')",
+        "local right, why = envoy.crypto.verify_signature('sha256', 'no key', 'signature', 'abc')",
+        "local key, why = envoy.crypto.import_public_key('no key')",
         "local e = envoy.crypto.constant_time_equals('abc', 'abd')",
         "local t = envoy.time.now() + envoy.time.monotonic()",
         "local t = envoy.time.rfc3339() .. envoy.time.http_date(0)",
@@ -96,6 +99,7 @@ fn the_main_functions_are_compiled() {
         "envoy.shared.set('a', i, 1000) local v = envoy.shared.get('a') + envoy.shared.ttl('a')",
         "local added = envoy.shared.add('a', true) local v = envoy.shared.get('a')",
         "local n = envoy.shared.incr('n') + envoy.shared.incr('n', 2, 1, 1000)",
+        "local taken, left = envoy.shared.take('bucket', 5, 1000) taken = left",
         "local gone = envoy.shared.delete('a')",
     ] {
         let report = traces(body);

@@ -157,3 +157,47 @@ fn a_vm_that_could_not_be_replaced_is_tried_again() {
     assert_eq!(ask(0, 300, "x"), Ok(Decision::Continue));
     assert_eq!(ask(0, 301, "x"), Ok(Decision::Continue));
 }
+
+#[test]
+fn buckets_are_taken_from_and_wrong_ones_are_refused() {
+    let logs = logs_of(
+        r#"
+        local shared = envoy.shared
+        print(shared.take("b", 2, 1000))
+        print(shared.take("b", 2, 1000, 0.5))
+        print(shared.take("b", 2, 1000))
+        shared.set("text", "x")
+        print(pcall(shared.take, "text", 1, 1))
+        "#,
+    );
+    assert_eq!(
+        logs,
+        [
+            "true\t1",
+            "true\t0.5",
+            "false\t500",
+            "false\tthe value of text is not a bucket",
+        ]
+    );
+    for (call, message) in [
+        (
+            "envoy.shared.take('b', 0, 1)",
+            "a bucket's capacity, its interval, and what is taken must be numbers above 0",
+        ),
+        (
+            "envoy.shared.take('b', 1, 1/0)",
+            "a bucket's capacity, its interval, and what is taken must be numbers above 0",
+        ),
+        (
+            "envoy.shared.take('b', 1, 1, 2)",
+            "more is taken than the bucket holds",
+        ),
+        (
+            "envoy.shared.take(nil, 1, 1)",
+            "the key must be a string, not nil",
+        ),
+    ] {
+        let fault = fault_of(call);
+        assert_eq!(fault.message, format!("probe/main.lua:3: {message}"));
+    }
+}

@@ -4,7 +4,7 @@
 use super::super::call::CallState;
 use super::frame::{bytes, show_text, with};
 use super::times::now;
-use crate::store::{Incremented, LONGEST_KEY, LONGEST_VALUE, Lifetime, Value};
+use crate::store::{Bucket, Incremented, LONGEST_KEY, LONGEST_VALUE, Lifetime, Taken, Value};
 
 /// The answer when a key or a value is refused; the reason is shown.
 const REFUSED: i32 = -4;
@@ -133,6 +133,36 @@ pub(super) unsafe extern "C" fn store_increment(
                 }
                 Incremented::NoNumber => 0,
             }
+        })
+    }
+}
+
+/// 1: taken, and `number` are left; 2: there are too few, until `number` milliseconds from now; 0: the
+/// value is no bucket; [`REFUSED`].
+pub(super) unsafe extern "C" fn store_take(
+    call: *mut CallState,
+    key: *const u8,
+    length: i32,
+    amount: f64,
+    capacity: f64,
+    interval: f64,
+) -> i32 {
+    // SAFETY: called by the SDK, with its call state and a string.
+    unsafe {
+        with(call, |state| {
+            let key = bytes(key, length);
+            if refuses(state, key, &[]) {
+                return REFUSED;
+            }
+            let bucket = Bucket { capacity, interval };
+            let (now, store) = (now(state), &state.shared.store);
+            let (answer, number) = match store.take(key, amount, bucket, now) {
+                Taken::Left(tokens) => (1, tokens),
+                Taken::Wait(milliseconds) => (2, milliseconds),
+                Taken::NoNumber => (0, 0.0),
+            };
+            state.head.number = number;
+            answer
         })
     }
 }
