@@ -10,6 +10,7 @@ mod configured;
 mod ffi;
 mod file_log;
 mod json_schemas;
+mod lua_pattern;
 mod moment;
 mod patterns;
 mod plugin;

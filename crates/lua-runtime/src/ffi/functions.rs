@@ -14,6 +14,7 @@ mod frame;
 mod headers;
 mod loading;
 mod logs;
+mod lua_patterns;
 mod metadata;
 mod metrics;
 mod patterns;
@@ -157,6 +158,11 @@ host_functions! {
         re_captures(pattern: text, pattern_length: int, subject: text, length: int, from: int);
         re_replace(pattern: text, pattern_length: int, subject: text, length: int,
                    replacement: text, replacement_length: int, limit: int);
+    }
+    lua_patterns {
+        lua_match(kind: int, subject: text, length: int, pattern: text, pattern_length: int, from: int);
+        lua_replace(subject: text, length: int, pattern: text, pattern_length: int,
+                    replacement: text, replacement_length: int, most: int);
     }
     schemas {
         schema_compile(schema: text, length: int);

@@ -1,37 +1,84 @@
--- Digests, comparison in constant time, hexadecimal digits, UUIDs.
+-- Digests, signatures, comparison in constant time, hexadecimal digits, UUIDs.
 local core, envoy = ...
 local call, host, text = core.call, core.host, core.text
 local expect, fail = core.expect, core.fail
 local type = type
-local host_sha256, host_hmac, host_equal = host.sha256, host.hmac_sha256, host.equal
+local pairs, error = pairs, error
+local host_digest, host_hmac, host_equal = host.digest, host.hmac, host.equal
+local host_import_key, host_verify = host.import_key, host.verify
 local host_hex, host_unhex, host_uuid = host.hex_encode, host.hex_decode, host.uuid
 
 local crypto = {}
 envoy.crypto = crypto
 
-function crypto.sha256(bytes)
-    if type(bytes) ~= "string" then
-        expect(bytes, "string", "what to digest")
+local HASHES = { sha1 = 1, sha256 = 2, sha384 = 3, sha512 = 4 }
+
+for name, which in pairs(HASHES) do
+    crypto[name] = function(bytes)
+        if type(bytes) ~= "string" then
+            expect(bytes, "string", "what to digest")
+        end
+        local answer = host_digest(call, which, bytes, #bytes)
+        if answer ~= 1 then
+            fail(answer)
+        end
+        return text(call.data, call.length)
     end
-    local answer = host_sha256(call, bytes, #bytes)
-    if answer ~= 1 then
-        fail(answer)
+
+    crypto["hmac_" .. name] = function(key, bytes)
+        if type(key) ~= "string" then
+            expect(key, "string", "the key")
+        end
+        if type(bytes) ~= "string" then
+            expect(bytes, "string", "what to sign")
+        end
+        local answer = host_hmac(call, which, key, #key, bytes, #bytes)
+        if answer ~= 1 then
+            fail(answer)
+        end
+        return text(call.data, call.length)
     end
-    return text(call.data, call.length)
 end
 
-function crypto.hmac_sha256(key, bytes)
+function crypto.import_public_key(key)
     if type(key) ~= "string" then
         expect(key, "string", "the key")
     end
-    if type(bytes) ~= "string" then
-        expect(bytes, "string", "what to sign")
-    end
-    local answer = host_hmac(call, key, #key, bytes, #bytes)
-    if answer ~= 1 then
+    local answer = host_import_key(call, key, #key)
+    if answer == 1 then
+        return text(call.data, call.length)
+    elseif answer ~= -4 then
         fail(answer)
     end
-    return text(call.data, call.length)
+    return nil, text(call.data, call.length)
+end
+
+local SIGNED = { sha1 = true, sha224 = true, sha256 = true, sha384 = true, sha512 = true }
+
+function crypto.verify_signature(hash, key, signature, bytes)
+    if hash == nil then
+        hash = ""
+    elseif not SIGNED[hash] then
+        error('the digest must be "sha1", "sha224", "sha256", "sha384", "sha512", or nil for Ed25519', 2)
+    end
+    if type(key) ~= "string" then
+        expect(key, "string", "the key")
+    end
+    if type(signature) ~= "string" then
+        expect(signature, "string", "the signature")
+    end
+    if type(bytes) ~= "string" then
+        expect(bytes, "string", "what was signed")
+    end
+    local answer = host_verify(call, hash, #hash, key, #key, signature, #signature, bytes, #bytes)
+    if answer == 1 then
+        return true
+    elseif answer == 0 then
+        return false, "the signature does not match"
+    elseif answer ~= -4 then
+        fail(answer)
+    end
+    return false, text(call.data, call.length)
 end
 
 function crypto.constant_time_equals(first, second)

@@ -51,6 +51,13 @@ fn digests_and_codes_are_the_standards() {
             "envoy.crypto.hex(envoy.crypto.hmac_sha256('Jefe', 'what do ya want for nothing?'))",
             "envoy.crypto.hex(envoy.crypto.hmac_sha256(('\\170'):rep(131), 'Test Using Larger Than Block-Size Key - Hash Key First'))",
             "#envoy.crypto.hmac_sha256('', '')",
+            "envoy.crypto.hex(envoy.crypto.sha1('abc'))",
+            "envoy.crypto.hex(envoy.crypto.sha384('abc')):sub(1, 16), #envoy.crypto.sha384('')",
+            "envoy.crypto.hex(envoy.crypto.sha512('abc')):sub(1, 16), #envoy.crypto.sha512('')",
+            // RFC 2202 and RFC 4231, case 2.
+            "envoy.crypto.hex(envoy.crypto.hmac_sha1('Jefe', 'what do ya want for nothing?'))",
+            "envoy.crypto.hex(envoy.crypto.hmac_sha384('Jefe', 'what do ya want for nothing?')):sub(1, 16)",
+            "envoy.crypto.hex(envoy.crypto.hmac_sha512('Jefe', 'what do ya want for nothing?')):sub(1, 16)",
         ]),
         [
             "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855",
@@ -59,8 +66,88 @@ fn digests_and_codes_are_the_standards() {
             "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843",
             "60e431591ee0b67f0d8a26aacbf5b77f8e0bc6213728c5140546040f0ee37f54",
             "32",
+            "a9993e364706816aba3e25717850c26c9cd0d89d",
+            "cb00753f45a35e8b\t48",
+            "ddaf35a193617aba\t64",
+            "effcdf6ae5eb2fa2d27416d5f184df9c259a7c79",
+            "af45d2e376484031",
+            "164b7a7bfcf819e2",
         ]
     );
+}
+
+/// A key and a signature of `order=42` that OpenSSL made.
+fn signed(key: &str, hash: &str) -> (&'static str, String) {
+    let pem = match key {
+        "p256" => include_str!("../signature/keys/p256.pem"),
+        _ => include_str!("../signature/keys/rsa2048.pem"),
+    };
+    let line = include_str!("../signature/signatures.txt")
+        .lines()
+        .find(|line| line.starts_with(&format!("{key} {hash} ")))
+        .unwrap();
+    (pem, line.rsplit(' ').next().unwrap().to_owned())
+}
+
+#[test]
+fn signatures_are_checked() {
+    for (key, hash) in [
+        ("rsa2048", "sha256"),
+        ("rsa2048", "sha224"),
+        ("p256", "sha256"),
+    ] {
+        let (pem, signature) = signed(key, hash);
+        let logs = logs_of(&format!(
+            r#"
+            local crypto, pem = envoy.crypto, [[{pem}]]
+            local signature = envoy.base64.decode("{signature}")
+            local der = crypto.import_public_key(pem)
+            print(crypto.verify_signature("{hash}", pem, signature, "order=42"))
+            print(crypto.verify_signature("{hash}", der, signature, "order=42"))
+            print(crypto.verify_signature("{hash}", der, signature, "order=43"))
+            print(crypto.verify_signature("{hash}", der, "", "order=42"))
+            "#
+        ));
+        let no = "false\tthe signature does not match";
+        assert_eq!(logs, ["true", "true", no, no], "{key} {hash}");
+    }
+    let (pem, _) = signed("p256", "sha256");
+    assert_eq!(
+        logs_of(&format!(
+            "print(envoy.crypto.import_public_key('x'))
+            print(envoy.crypto.verify_signature('sha256', 'x', '', ''))
+            print(envoy.crypto.verify_signature('sha1', [[{pem}]], '', ''))
+            print(envoy.crypto.verify_signature(nil, [[{pem}]], '', ''))"
+        )),
+        [
+            "nil\tnot a public key in PEM or DER (SubjectPublicKeyInfo)",
+            "false\tnot a public key in PEM or DER (SubjectPublicKeyInfo)",
+            "false\tECDSA is checked with sha256 and sha384 only",
+            "false\tthis key needs the name of a digest, such as sha256",
+        ]
+    );
+    refused(&[
+        (
+            "envoy.crypto.verify_signature('md5', '', '', '')",
+            "the digest must be \"sha1\", \"sha224\", \"sha256\", \"sha384\", \"sha512\", or nil for Ed25519",
+        ),
+        (
+            "envoy.crypto.verify_signature('sha1', nil, '', '')",
+            "the key must be a string, not nil",
+        ),
+        (
+            "envoy.crypto.verify_signature('sha1', '', 1, '')",
+            "the signature must be a string, not number",
+        ),
+        (
+            "envoy.crypto.verify_signature('sha1', '', '')",
+            "what was signed must be a string, not nil",
+        ),
+        (
+            "envoy.crypto.import_public_key()",
+            "the key must be a string, not nil",
+        ),
+    ]);
 }
 
 #[test]

@@ -1,31 +1,56 @@
-//! Digests, comparison, hexadecimal digits and random names. These need no stream.
+//! Digests, signatures, comparison, hexadecimal digits and random names. These need no stream.
 
-use hmac::{Hmac, KeyInit as _, Mac as _};
-use sha2::{Digest as _, Sha256};
+use hmac::{Hmac, KeyInit, Mac};
+use sha1::Sha1;
+use sha2::{Digest as _, Sha256, Sha384, Sha512};
 use subtle::ConstantTimeEq as _;
 
 use super::super::call::CallState;
-use super::frame::{bytes, show_scratch, with};
+use super::frame::{bytes, show_scratch, show_text, with};
+use crate::signature;
 
 const DIGITS: &[u8; 16] = b"0123456789abcdef";
 
+/// The digests in the order of the SDK's numbers.
+fn digest_of(number: i32, value: &[u8], out: &mut Vec<u8>) {
+    match number {
+        1 => out.extend_from_slice(&Sha1::digest(value)),
+        2 => out.extend_from_slice(&Sha256::digest(value)),
+        3 => out.extend_from_slice(&Sha384::digest(value)),
+        _ => out.extend_from_slice(&Sha512::digest(value)),
+    }
+}
+
 /// 1: here is the digest.
-pub(super) unsafe extern "C" fn sha256(call: *mut CallState, value: *const u8, length: i32) -> i32 {
+pub(super) unsafe extern "C" fn digest(
+    call: *mut CallState,
+    which: i32,
+    value: *const u8,
+    length: i32,
+) -> i32 {
     // SAFETY: called by the SDK, with its call state and a string.
     unsafe {
         with(call, |state| {
-            let digest = Sha256::digest(bytes(value, length));
             state.scratch.clear();
-            state.scratch.extend_from_slice(&digest);
+            digest_of(which, bytes(value, length), &mut state.scratch);
             show_scratch(state);
             1
         })
     }
 }
 
+/// The code of a value. None would mean that keys have lengths that are wrong, which they have not.
+fn code_of<M: Mac + KeyInit>(key: &[u8], value: &[u8], out: &mut Vec<u8>) -> Option<()> {
+    let mut code = <M as KeyInit>::new_from_slice(key).ok()?;
+    code.update(value);
+    out.extend_from_slice(&code.finalize().into_bytes());
+    Some(())
+}
+
 /// 1: here is the code; 0: no code can be made.
-pub(super) unsafe extern "C" fn hmac_sha256(
+pub(super) unsafe extern "C" fn hmac(
     call: *mut CallState,
+    which: i32,
     key: *const u8,
     key_length: i32,
     value: *const u8,
@@ -34,17 +59,76 @@ pub(super) unsafe extern "C" fn hmac_sha256(
     // SAFETY: called by the SDK, with its call state and strings.
     unsafe {
         with(call, |state| {
-            // A key may have any length.
-            let Ok(mut code) = Hmac::<Sha256>::new_from_slice(bytes(key, key_length)) else {
-                return 0;
-            };
-            code.update(bytes(value, length));
+            let (key, value) = (bytes(key, key_length), bytes(value, length));
             state.scratch.clear();
-            state
-                .scratch
-                .extend_from_slice(&code.finalize().into_bytes());
+            let out = &mut state.scratch;
+            let made = match which {
+                1 => code_of::<Hmac<Sha1>>(key, value, out),
+                2 => code_of::<Hmac<Sha256>>(key, value, out),
+                3 => code_of::<Hmac<Sha384>>(key, value, out),
+                _ => code_of::<Hmac<Sha512>>(key, value, out),
+            };
             show_scratch(state);
-            1
+            i32::from(made.is_some())
+        })
+    }
+}
+
+/// The answer when something is refused, with the reason.
+const REFUSED: i32 = -4;
+
+/// 1: here is the key as DER; [`REFUSED`]: here is why it is none.
+pub(super) unsafe extern "C" fn import_key(
+    call: *mut CallState,
+    key: *const u8,
+    length: i32,
+) -> i32 {
+    // SAFETY: called by the SDK, with its call state and a string.
+    unsafe {
+        with(call, |state| match signature::import(bytes(key, length)) {
+            Ok(key) => {
+                state.scratch = key;
+                show_scratch(state);
+                1
+            }
+            Err(error) => {
+                show_text(state, &error.to_string());
+                REFUSED
+            }
+        })
+    }
+}
+
+/// 1: the signature is right; 0: it is not; [`REFUSED`]: here is why it cannot be checked. An empty
+/// name is no digest.
+pub(super) unsafe extern "C" fn verify(
+    call: *mut CallState,
+    hash: *const u8,
+    hash_length: i32,
+    key: *const u8,
+    key_length: i32,
+    signature: *const u8,
+    signature_length: i32,
+    value: *const u8,
+    length: i32,
+) -> i32 {
+    // SAFETY: called by the SDK, with its call state and strings.
+    unsafe {
+        with(call, |state| {
+            let hash = signature::hash_named(bytes(hash, hash_length));
+            let right = signature::verify(
+                hash,
+                bytes(key, key_length),
+                bytes(signature, signature_length),
+                bytes(value, length),
+            );
+            match right {
+                Ok(right) => i32::from(right),
+                Err(error) => {
+                    show_text(state, &error.to_string());
+                    REFUSED
+                }
+            }
         })
     }
 }
