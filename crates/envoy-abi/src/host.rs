@@ -1,7 +1,8 @@
 //! [`Host`] over one of Envoy's streams.
 
 use std::ptr;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::sync::LazyLock;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use outrider_plugin_api::{
     Attribute, AttributeKind, BodyBuffer, CalloutFailure, CalloutId, CalloutRequest, Direction,
@@ -642,6 +643,11 @@ impl Host for EnvoyHost<'_> {
 
     fn unix_millis(&self) -> u64 {
         unix_millis()
+    }
+
+    fn monotonic_nanos(&self) -> u64 {
+        static ZERO: LazyLock<Instant> = LazyLock::new(Instant::now);
+        u64::try_from(ZERO.elapsed().as_nanos()).unwrap_or(u64::MAX)
     }
 
     fn start_unix_millis(&self) -> u64 {

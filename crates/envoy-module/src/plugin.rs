@@ -185,6 +185,7 @@ impl GenerationPlugin {
             failure_policy: self.failure_policy,
             metrics: self.metrics,
             faults: Arc::clone(&self.faults),
+            times: None,
         }
     }
 
@@ -260,6 +261,7 @@ pub(crate) fn missing(name: &str) -> Link {
         },
         failure_policy: FailurePolicy::new(500, |_| FailureAction::Closed),
         metrics: LinkMetrics::define(name, &mut Definer),
+        times: None,
         faults: FailureLogHandle::default(),
     }
 }

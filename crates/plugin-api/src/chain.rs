@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::failure::{Cause, FailureLogHandle, FailurePolicy};
+use crate::call_times::CallTimes;
 use crate::metric::{MetricId, MetricKind, Metrics};
 use crate::plugin::{ConfiguredPlugin, Interest};
 
@@ -51,6 +52,8 @@ pub struct Link {
     pub metrics: LinkMetrics,
     /// Which of its faults are logged; shared by all chains that it stands in.
     pub faults: FailureLogHandle,
+    /// Where the time of its calls is recorded; none: it is not measured.
+    pub times: Option<Arc<CallTimes>>,
 }
 
 /// The ordered plugins that the streams of one scope pass: requests from first to last, responses

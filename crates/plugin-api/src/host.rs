@@ -94,6 +94,8 @@ pub trait Host {
     fn log(&self, level: LogLevel, plugin: &str, message: &str);
     fn unix_millis(&self) -> u64;
     fn start_unix_millis(&self) -> u64;
+    /// Nanoseconds of a clock that never goes back, to measure with; its zero means nothing.
+    fn monotonic_nanos(&self) -> u64;
 
     /// A plugin failed on this stream: says so in the log, as often as the link's fault log admits.
     fn report_fault(&mut self, link: &Link, phase: Phase, fault: &Fault);

@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod attribute;
+mod call_times;
 mod callout;
 mod chain;
 mod circuit;
@@ -23,6 +24,7 @@ mod stream;
 mod view;
 
 pub use attribute::{Attribute, AttributeKind};
+pub use call_times::CallTimes;
 pub use callout::{CalloutFailure, CalloutId, CalloutRequest, CalloutResponse, Wake, WakeId};
 pub use chain::{Chain, Link, LinkMetrics};
 pub use circuit::{

@@ -41,6 +41,22 @@ pub enum Phase {
 }
 
 impl Phase {
+    /// Every phase, in the order of [`Phase::index`].
+    pub const ALL: [Self; 7] = [
+        Self::RequestHeaders,
+        Self::RequestBody,
+        Self::RequestTrailers,
+        Self::ResponseHeaders,
+        Self::ResponseBody,
+        Self::ResponseTrailers,
+        Self::Log,
+    ];
+
+    /// A number from 0, for tables.
+    pub fn index(self) -> usize {
+        self as usize
+    }
+
     /// The headers phase of a direction.
     pub fn headers(direction: Direction) -> Self {
         match direction {

@@ -566,6 +566,10 @@ impl Host for ScriptedHost {
         CLOCK_START_MS + u64::try_from(self.elapsed.as_millis()).unwrap_or(u64::MAX)
     }
 
+    fn monotonic_nanos(&self) -> u64 {
+        u64::try_from(self.elapsed.as_nanos()).unwrap_or(u64::MAX)
+    }
+
     fn start_unix_millis(&self) -> u64 {
         CLOCK_START_MS + u64::try_from(self.started.as_millis()).unwrap_or(u64::MAX)
     }

@@ -190,6 +190,7 @@ impl LoadedPlugin {
             failure_policy: self.failure_policy,
             metrics: LinkMetrics::define(&self.name, metrics),
             faults: Arc::default(),
+            times: None,
         }])))
     }
 }

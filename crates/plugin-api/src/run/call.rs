@@ -3,6 +3,7 @@
 
 use super::flow::{Flow, Progress, Task};
 use super::{ChainRun, Effects, LinkState, breaker};
+use crate::call_times::Stopwatch;
 use crate::callout::Wake;
 use crate::chain::Link;
 use crate::failure::{Cause, FailureAction, Fault};
@@ -99,6 +100,7 @@ impl ChainRun {
                     may_wait: true,
                     may_route,
                 };
+                let watch = Stopwatch::start(link.times.as_deref(), &*view.host);
                 let outcome = match action {
                     Action::Call(call) => {
                         count(view.host, link.metrics.calls);
@@ -108,6 +110,7 @@ impl ChainRun {
                         plugin.resume(&mut state.slot, direction, wake, &mut view)
                     }
                 };
+                watch.stop(phase, view.host);
                 body = view.body;
                 outcome
             }
@@ -285,7 +288,10 @@ impl ChainRun {
             may_wait: false,
             may_route: false,
         };
-        let fault = match plugin.call(&mut state.slot, call, &mut view) {
+        let watch = Stopwatch::start(link.times.as_deref(), &*view.host);
+        let outcome = plugin.call(&mut state.slot, call, &mut view);
+        watch.stop(Phase::Log, view.host);
+        let fault = match outcome {
             Ok(Decision::Continue) => return breaker::over(link, state, host),
             Ok(Decision::Pause(_)) => too_late("wait"),
             Ok(Decision::Reply(_)) => too_late("reply"),

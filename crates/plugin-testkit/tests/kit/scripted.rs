@@ -125,6 +125,7 @@ pub(crate) fn chain_with(plugins: Vec<Build>, metrics: &mut MetricTable) -> Arc<
                 failure_policy: build.policy,
                 metrics: LinkMetrics::define(build.name, metrics),
                 faults: Arc::default(),
+                times: None,
                 plugin: Some(Arc::new(build.plugin())),
             })
             .collect(),
