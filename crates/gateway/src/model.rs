@@ -6,7 +6,7 @@
 
 pub(crate) mod text;
 
-use outrider_plugin_formats::{FailureAction, Group};
+use outrider_plugin_formats::{CircuitOff, FailureAction, Group, PluginTime};
 use outrider_yaml::{Entries, Field, Node, Shape};
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -146,6 +146,11 @@ pub(crate) struct Plugin {
     /// worker.
     #[serde(default)]
     pub(crate) budgets: Field<BudgetsForm>,
+    /// When it fails again and again and is not called for a while: `off` (it is always called), or a
+    /// mapping. Default: what its manifest says, else after 20 streams in a row that failed, for a
+    /// second at first and a minute at most.
+    #[serde(default)]
+    pub(crate) circuit: Field<Shape<CircuitOff, CircuitForm>>,
     /// Phase group, the coarse order of a chain: `authn`, `authz`, `traffic`, `transform`, `observe`.
     /// Default: what its manifest says, else `transform`.
     #[serde(default)]
@@ -187,6 +192,27 @@ pub(crate) struct Causes {
     /// The plugin is not there, or could not be started on this worker.
     #[serde(default)]
     pub(crate) unavailable: Field<FailureAction>,
+    /// It failed so often that it is not called for a while: its circuit is open.
+    #[serde(default)]
+    pub(crate) circuit: Field<FailureAction>,
+}
+
+/// When a plugin's circuit opens, and for how long. While it is open, streams get the failure policy
+/// for the cause `circuit`; then single streams are served on trial, and three good ones close it. Each
+/// configuration of a plugin has a circuit of its own.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct CircuitForm {
+    /// So many streams in a row have to fail. Default: 20.
+    #[serde(default)]
+    pub(crate) failures: Field<Number<1, 1_000_000>>,
+    /// How long it is open at first, in milliseconds; each opening that follows soon doubles that.
+    /// Default: 1000.
+    #[serde(default)]
+    pub(crate) pause_ms: Field<Number<1, 3_600_000>>,
+    /// The longest pause, in milliseconds. Default: 60000.
+    #[serde(default)]
+    pub(crate) longest_pause_ms: Field<Number<1, 3_600_000>>,
 }
 
 /// What one plugin may use.

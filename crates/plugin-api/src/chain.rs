@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use crate::failure::{Cause, FailureLogHandle, FailurePolicy};
 use crate::call_times::CallTimes;
+use crate::circuit::Circuit;
+use crate::failure::{CAUSES, Cause, FailureLogHandle, FailurePolicy};
 use crate::metric::{MetricId, MetricKind, Metrics};
 use crate::plugin::{ConfiguredPlugin, Interest};
 
@@ -15,23 +16,27 @@ pub struct LinkMetrics {
     /// Local replies that the plugin made.
     pub replies: Option<MetricId>,
     /// Failures, by cause.
-    pub errors: [Option<MetricId>; 4],
+    pub errors: [Option<MetricId>; CAUSES],
+    /// Circuits that are open now.
+    pub circuit_open: Option<MetricId>,
+    /// How often a circuit opened.
+    pub circuit_opened: Option<MetricId>,
 }
 
 impl LinkMetrics {
-    /// Defines the counters of a plugin: `outrider.plugin.<name>.calls`, `.replies` and
-    /// `.errors.<cause>`.
+    /// Defines the metrics of a plugin: `outrider.plugin.<name>.calls`, `.replies`,
+    /// `.errors.<cause>`, `.circuit_open` (a gauge) and `.circuit_opened`.
     pub fn define(plugin: &str, metrics: &mut dyn Metrics) -> Self {
-        let mut counter = |what: &str| {
-            metrics.define(
-                MetricKind::Counter,
-                &format!("outrider.plugin.{plugin}.{what}"),
-            )
-        };
+        let mut define =
+            |kind, what: &str| metrics.define(kind, &format!("outrider.plugin.{plugin}.{what}"));
+        let circuit_open = define(MetricKind::Gauge, "circuit_open");
+        let mut counter = |what: &str| define(MetricKind::Counter, what);
         Self {
             calls: counter("calls"),
             replies: counter("replies"),
             errors: Cause::ALL.map(|cause| counter(&format!("errors.{cause}"))),
+            circuit_open,
+            circuit_opened: counter("circuit_opened"),
         }
     }
 }
@@ -54,6 +59,8 @@ pub struct Link {
     pub faults: FailureLogHandle,
     /// Where the time of its calls is recorded; none: it is not measured.
     pub times: Option<Arc<CallTimes>>,
+    /// Whether it is called at all.
+    pub circuit: Arc<Circuit>,
 }
 
 /// The ordered plugins that the streams of one scope pass: requests from first to last, responses

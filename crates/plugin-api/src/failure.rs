@@ -3,6 +3,9 @@
 use std::fmt;
 use std::sync::Mutex;
 
+/// How many causes there are.
+pub(crate) const CAUSES: usize = 5;
+
 /// Why a plugin failed on a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Cause {
@@ -14,11 +17,19 @@ pub enum Cause {
     Memory,
     /// The plugin is not there, or could not be started on this worker.
     Unavailable,
+    /// It failed so often that it is not called for a while.
+    Circuit,
 }
 
 impl Cause {
     /// Every cause, in the order of [`Cause::index`].
-    pub const ALL: [Self; 4] = [Self::Error, Self::Time, Self::Memory, Self::Unavailable];
+    pub const ALL: [Self; CAUSES] = [
+        Self::Error,
+        Self::Time,
+        Self::Memory,
+        Self::Unavailable,
+        Self::Circuit,
+    ];
 
     /// The cause's word in statistics, response-code details and configuration.
     pub fn word(self) -> &'static str {
@@ -27,7 +38,14 @@ impl Cause {
             Self::Time => "time",
             Self::Memory => "memory",
             Self::Unavailable => "unavailable",
+            Self::Circuit => "circuit",
         }
+    }
+
+    /// Whether it says something about the plugin's code, so that it counts towards opening its
+    /// circuit.
+    pub fn is_blamed(self) -> bool {
+        matches!(self, Self::Error | Self::Time | Self::Memory)
     }
 
     /// A number from 0, for tables.
@@ -37,6 +55,7 @@ impl Cause {
             Self::Time => 1,
             Self::Memory => 2,
             Self::Unavailable => 3,
+            Self::Circuit => 4,
         }
     }
 }
@@ -59,7 +78,7 @@ pub enum FailureAction {
 /// A plugin's failure policy: an action for each cause, and the status of closed ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FailurePolicy {
-    actions: [FailureAction; 4],
+    actions: [FailureAction; CAUSES],
     status: u16,
 }
 

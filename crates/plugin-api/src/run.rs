@@ -17,6 +17,7 @@
 //! and whoever drives it carries them out when no borrow of the run is left.
 
 mod advance;
+mod breaker;
 mod call;
 mod flow;
 
@@ -26,6 +27,7 @@ use smallvec::SmallVec;
 
 use crate::callout::Wake;
 use crate::chain::Chain;
+use crate::circuit::Admission;
 use crate::host::Host;
 use crate::local::LocalResponse;
 use crate::phase::Direction;
@@ -72,6 +74,10 @@ struct LinkState {
     slot: Slot,
     /// Failed open: not called again.
     out: bool,
+    /// Whether its circuit lets the stream call it; none: not asked yet.
+    admission: Option<Admission>,
+    /// It failed on this stream, which its circuit was told.
+    failed: bool,
 }
 
 /// One stream in a chain.

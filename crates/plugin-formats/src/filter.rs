@@ -8,6 +8,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::circuit::Circuit;
 use crate::manifest::{BodyModes, Group, Runtime};
 use crate::policy::{Budgets, FailurePolicy};
 
@@ -62,6 +63,9 @@ pub struct PluginEntry {
     /// What it may use.
     #[serde(default)]
     pub budgets: Budgets,
+    /// When it is not called for a while.
+    #[serde(default, skip_serializing_if = "Circuit::is_default")]
+    pub circuit: Circuit,
     /// JSON Schema that every effective configuration of it has to satisfy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub schema: Option<Value>,

@@ -3,13 +3,17 @@
 //!
 //! Types and their defaults, no logic: who validates, merges or renders does so elsewhere.
 
+mod circuit;
 mod filter;
 mod manifest;
 mod package;
 mod policy;
 mod problem;
 
-pub use filter::{FORMAT, FilterConfig, PluginEntry, PluginSource, RouteConfig, RoutePlugin};
+pub use circuit::{Circuit, CircuitLimits, CircuitOff};
+pub use filter::{
+    FORMAT, FilterConfig, PluginEntry, PluginSource, PluginTime, RouteConfig, RoutePlugin,
+};
 pub use manifest::{BodyMode, BodyModes, Group, Manifest, Runtime};
 pub use package::PluginPackage;
 pub use policy::{Budgets, Cause, FailureAction, FailurePolicy};

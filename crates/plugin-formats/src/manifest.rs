@@ -3,6 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::circuit::Circuit;
 use crate::policy::{Budgets, FailurePolicy};
 
 /// What runs a plugin.
@@ -115,4 +116,8 @@ pub struct Manifest {
     /// What one call, and one VM, may use, unless `outrider.yaml` says otherwise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub budgets: Option<Budgets>,
+    /// When the plugin, failing again and again, is not called for a while, unless `outrider.yaml` says
+    /// otherwise.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub circuit: Option<Circuit>,
 }

@@ -20,6 +20,8 @@ pub enum Cause {
     /// The plugin is not there: its route names one that the gateway does not have, or it could not
     /// be started on this worker.
     Unavailable,
+    /// It failed so often that it is not called for a while: its circuit is open.
+    Circuit,
 }
 
 /// What a stream gets when a plugin fails on it.
@@ -80,7 +82,7 @@ struct FailurePolicyLong {
     #[serde(default = "internal_server_error")]
     #[schemars(range(min = 200, max = 599))]
     status: u16,
-    /// By cause: `error`, `time`, `memory`, `unavailable`.
+    /// By cause: `error`, `time`, `memory`, `unavailable`, `circuit`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     causes: BTreeMap<Cause, FailureAction>,
 }

@@ -3,7 +3,7 @@
 use std::ops::RangeInclusive;
 use std::path::Path;
 
-use outrider_plugin_formats::{Manifest, Problem, Runtime};
+use outrider_plugin_formats::{Circuit, Manifest, Problem, Runtime};
 use outrider_yaml::{Document, PathSegment};
 
 const NAME_MEND: &str = "use lower-case letters, digits and hyphens, beginning with a letter";
@@ -35,6 +35,7 @@ impl Located {
             entry,
             failure_policy,
             budgets,
+            circuit,
             ..
         } = &self.manifest;
         if !is_name(name) {
@@ -75,6 +76,16 @@ impl Located {
             range(&["budgets", "time_ms"], budgets.time_ms, 1..=60_000);
             range(&["budgets", "memory_mib"], budgets.memory_mib, 1..=1024);
         }
+        if let Some(limits) = circuit.and_then(Circuit::limits) {
+            let pauses = 1..=3_600_000;
+            range(&["circuit", "failures"], limits.failures, 1..=1_000_000);
+            range(&["circuit", "pause_ms"], limits.pause_ms, pauses.clone());
+            range(
+                &["circuit", "longest_pause_ms"],
+                limits.longest_pause_ms,
+                pauses,
+            );
+        }
         problems
     }
 }
@@ -105,6 +116,7 @@ pub(crate) fn implied(name: String, entry: String) -> Manifest {
         body: outrider_plugin_formats::BodyModes::default(),
         failure_policy: None,
         budgets: None,
+        circuit: None,
     }
 }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use outrider_lua_runtime::LuaSource;
 use outrider_plugin_api::{
-    BodyMode, Cause, Chain, FailureAction, FailurePolicy, Link, LinkMetrics, LoadError, Metrics,
+    BodyMode, Cause, Chain, Circuit, FailureAction, FailurePolicy, Link, LinkMetrics, LoadError, Metrics,
     Plugin, ScopedConfig,
 };
 use outrider_plugin_formats as formats;
@@ -191,6 +191,8 @@ impl LoadedPlugin {
             metrics: LinkMetrics::define(&self.name, metrics),
             faults: Arc::default(),
             times: None,
+            // A case is one stream.
+            circuit: Arc::new(Circuit::new(scoped.scope, None, Arc::default())),
         }])))
     }
 }
@@ -240,6 +242,7 @@ fn failure_policy(policy: &formats::FailurePolicy) -> FailurePolicy {
             Cause::Time => formats::Cause::Time,
             Cause::Memory => formats::Cause::Memory,
             Cause::Unavailable => formats::Cause::Unavailable,
+            Cause::Circuit => formats::Cause::Circuit,
         };
         match policy.action(cause) {
             formats::FailureAction::Open => FailureAction::Open,

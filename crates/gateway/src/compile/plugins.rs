@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use outrider_plugin_formats::{
-    Budgets, Cause, FailureAction, FailurePolicy, PluginEntry, PluginSource,
+    Budgets, Cause, Circuit, CircuitLimits, CircuitOff, FailureAction, FailurePolicy, PluginEntry,
+    PluginSource,
 };
 use outrider_yaml::{Field, Located, Location, Shape};
 
@@ -131,6 +132,7 @@ fn one(
                 .or(manifest.failure_policy)
                 .unwrap_or_default(),
             budgets: budgets(plugin.budgets.value(), manifest.budgets.unwrap_or_default()),
+            circuit: circuit(&plugin.circuit, manifest.circuit.unwrap_or_default()),
             schema: package.schema,
             enabled: false,
             config: None,
@@ -153,6 +155,7 @@ fn failure_policy(field: &Field<Shape<FailureAction, FailureForm>>) -> Option<Fa
                     (Cause::Time, &causes.time),
                     (Cause::Memory, &causes.memory),
                     (Cause::Unavailable, &causes.unavailable),
+                    (Cause::Circuit, &causes.circuit),
                 ]
                 .into_iter()
                 .filter_map(|(cause, action)| Some((cause, *action.value()?)))
@@ -168,6 +171,26 @@ fn failure_policy(field: &Field<Shape<FailureAction, FailureForm>>) -> Option<Fa
                 causes: causes.unwrap_or_default(),
             }
         }
+    })
+}
+
+fn circuit(field: &Field<Shape<CircuitOff, model::CircuitForm>>, otherwise: Circuit) -> Circuit {
+    let form = match field.value() {
+        None => return otherwise,
+        Some(Shape::Text(off)) => return Circuit::Off(*off),
+        Some(Shape::Mapping(form)) => form,
+    };
+    let otherwise = otherwise.limits().unwrap_or_default();
+    let written = |field: &Field<model::Number<1, 3_600_000>>, otherwise: u32| {
+        field.value().map_or(otherwise, |number| number.0)
+    };
+    Circuit::On(CircuitLimits {
+        failures: form
+            .failures
+            .value()
+            .map_or(otherwise.failures, |number| number.0),
+        pause_ms: written(&form.pause_ms, otherwise.pause_ms),
+        longest_pause_ms: written(&form.longest_pause_ms, otherwise.longest_pause_ms),
     })
 }
 

@@ -6,5 +6,6 @@
 )]
 
 mod cases;
+mod circuits;
 mod driver;
 mod scripted;

@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use outrider_plugin_api::{
-    Call, Chain, ConfiguredPlugin, Decision, Direction, FailureAction, FailurePolicy, Fault,
+    Call, Chain, Circuit, CircuitPolicy, ConfiguredPlugin, Decision, Direction, FailureAction,
+    FailurePolicy, Fault,
     Interest, Link, LinkMetrics, Slot, Stream, Wake,
 };
 use outrider_plugin_testkit::MetricTable;
@@ -57,6 +58,7 @@ pub(crate) struct Build {
     name: &'static str,
     interest: Interest,
     policy: FailurePolicy,
+    circuit: Option<CircuitPolicy>,
     on_call: Box<OnCall>,
     on_wake: Box<OnWake>,
     ended: Arc<AtomicU64>,
@@ -75,6 +77,7 @@ impl Build {
             name,
             interest,
             policy: FailurePolicy::new(500, |_| FailureAction::Closed),
+            circuit: None,
             on_call: Box::new(on_call),
             on_wake: Box::new(|_, _, _| Ok(Decision::Continue)),
             ended: Arc::default(),
@@ -94,6 +97,14 @@ impl Build {
 
     pub(crate) fn open(mut self) -> Self {
         self.policy = FailurePolicy::new(500, |_| FailureAction::Open);
+        self
+    }
+
+    pub(crate) fn circuit(mut self, failures: u32) -> Self {
+        self.circuit = Some(CircuitPolicy {
+            failures,
+            ..CircuitPolicy::default()
+        });
         self
     }
 
@@ -126,6 +137,11 @@ pub(crate) fn chain_with(plugins: Vec<Build>, metrics: &mut MetricTable) -> Arc<
                 metrics: LinkMetrics::define(build.name, metrics),
                 faults: Arc::default(),
                 times: None,
+                circuit: Arc::new(Circuit::new(
+                    "test".to_owned(),
+                    build.circuit,
+                    Arc::default(),
+                )),
                 plugin: Some(Arc::new(build.plugin())),
             })
             .collect(),
