@@ -655,7 +655,9 @@ impl Host for EnvoyHost<'_> {
     }
 
     fn report_fault(&mut self, link: &Link, phase: Phase, fault: &Fault) {
-        let Some(unsaid) = link.faults.admit(unix_millis()) else {
+        let now = unix_millis();
+        link.faults.note(now, phase, fault);
+        let Some(unsaid) = link.faults.admit(now) else {
             return;
         };
         let more = match unsaid {

@@ -1,7 +1,10 @@
 //! What happens when a plugin fails: causes, policies, and saying so without flooding a log.
 
 use std::fmt;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
+
+use crate::last_fault::LastFaults;
+use crate::phase::Phase;
 
 /// How many causes there are.
 pub(crate) const CAUSES: usize = 5;
@@ -121,6 +124,7 @@ pub struct Fault {
 #[derive(Debug, Default)]
 pub struct FaultLog {
     state: Mutex<FaultLogState>,
+    last: Arc<LastFaults>,
 }
 
 /// A fault log that several chains share.
@@ -135,6 +139,19 @@ struct FaultLogState {
 impl FaultLog {
     /// The least time between two lines of one plugin, in milliseconds.
     pub const INTERVAL_MS: u64 = 10_000;
+
+    /// A log that has admitted nothing yet; the last fault is kept in `last`.
+    pub fn new(last: Arc<LastFaults>) -> Self {
+        Self {
+            state: Mutex::default(),
+            last,
+        }
+    }
+
+    /// Keeps a fault as the plugin's last one.
+    pub fn note(&self, unix_ms: u64, phase: Phase, fault: &Fault) {
+        self.last.note(unix_ms, phase, fault);
+    }
 
     /// Counts a fault at `now_ms` (any clock, milliseconds). Answers whether to log it, and how many
     /// went unsaid since the last line.

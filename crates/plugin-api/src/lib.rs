@@ -13,6 +13,7 @@ mod chain;
 mod circuit;
 mod failure;
 mod host;
+mod last_fault;
 mod local;
 mod metadata;
 mod metric;
@@ -32,6 +33,7 @@ pub use circuit::{
 };
 pub use failure::{Cause, FailureAction, FailureLogHandle, FailurePolicy, Fault, FaultLog};
 pub use host::{BodyBuffer, Host};
+pub use last_fault::{LastFault, LastFaults};
 pub use metadata::{MetadataSource, MetadataTree};
 pub use metric::{MetricId, MetricKind, Metrics};
 pub use phase::{BodyMode, Direction, HeaderMap, Phase};
