@@ -1,25 +1,36 @@
-//! Telling what became of a callout.
+//! Telling what became of a callout or an HTTP stream.
 //!
 //! Envoy's HTTP client for filters reports most failures as responses that it makes up itself
 //! (`source/common/router/router.cc` and `async_client_impl.cc`): 504 when the time is over, 503 when
 //! no connection could be had. Plugins should not have to know that.
 
-use outrider_plugin_api::CalloutFailure;
+use std::collections::BTreeMap;
+
+use outrider_plugin_api::{
+    CalloutFailure, CalloutId, CalloutResponse, HttpStreamEvent, HttpStreamId, Wake,
+};
+
+use crate::raw::callout_start;
+
+/// What Envoy said when it was asked to start one.
+pub(crate) fn started(result: u32) -> Result<(), CalloutFailure> {
+    match result {
+        callout_start::SUCCESS => Ok(()),
+        callout_start::MISSING_HEADERS => Err(CalloutFailure::MissingHeaders),
+        callout_start::CLUSTER_NOT_FOUND => Err(CalloutFailure::ClusterNotFound),
+        callout_start::CANNOT_CREATE => Err(CalloutFailure::CannotStart),
+        _ => Err(CalloutFailure::StreamOver),
+    }
+}
 
 /// The failure that a response made up by Envoy stands for, or `None` for a response that an upstream
 /// sent. A made-up response has no headers but these three, and one of these texts as its body.
 pub(crate) fn made_up(headers: &[(&[u8], &[u8])], body: &[&[u8]]) -> Option<CalloutFailure> {
-    let only_bare_headers = headers
-        .iter()
-        .all(|(name, _)| matches!(*name, b":status" | b"content-length" | b"content-type"));
-    let status = headers
-        .iter()
-        .find(|(name, _)| *name == b":status")
-        .map(|(_, value)| *value)?;
     let [text] = body else { return None };
-    if !only_bare_headers {
+    if !may_be_made_up(headers) {
         return None;
     }
+    let status = status(headers)?;
     match status {
         b"504" if *text == b"upstream request timeout" => Some(CalloutFailure::Timeout),
         b"503" if *text == b"no healthy upstream" => Some(CalloutFailure::CannotStart),
@@ -29,6 +40,174 @@ pub(crate) fn made_up(headers: &[(&[u8], &[u8])], body: &[&[u8]]) -> Option<Call
             Some(CalloutFailure::Reset)
         }
         _ => None,
+    }
+}
+
+fn status<'a>(headers: &[(&[u8], &'a [u8])]) -> Option<&'a [u8]> {
+    headers
+        .iter()
+        .find(|(name, _)| *name == b":status")
+        .map(|(_, value)| *value)
+}
+
+fn may_be_made_up(headers: &[(&[u8], &[u8])]) -> bool {
+    matches!(status(headers), Some(b"503" | b"504"))
+        && headers
+            .iter()
+            .all(|(name, _)| matches!(*name, b":status" | b"content-length" | b"content-type"))
+}
+
+type OwnedHeaders = Vec<(Vec<u8>, Vec<u8>)>;
+
+fn own(headers: &[(&[u8], &[u8])]) -> OwnedHeaders {
+    headers
+        .iter()
+        .map(|(name, value)| (name.to_vec(), value.to_vec()))
+        .collect()
+}
+
+fn lend(headers: &OwnedHeaders) -> Vec<(&[u8], &[u8])> {
+    headers
+        .iter()
+        .map(|(name, value)| (name.as_slice(), value.as_slice()))
+        .collect()
+}
+
+/// An event whose bytes are its own.
+#[derive(Debug)]
+pub(crate) enum OwnedWake {
+    Callout(
+        CalloutId,
+        Result<(OwnedHeaders, Vec<Vec<u8>>), CalloutFailure>,
+    ),
+    HttpStream(HttpStreamId, OwnedEvent),
+    Timer(u64),
+}
+
+/// [`HttpStreamEvent`], with bytes of its own.
+#[derive(Debug)]
+pub(crate) enum OwnedEvent {
+    Headers(OwnedHeaders, bool),
+    Data(Vec<Vec<u8>>, bool),
+    Trailers(OwnedHeaders),
+    Complete,
+    Failed(CalloutFailure),
+}
+
+impl OwnedWake {
+    /// None for what only a chain raises.
+    pub(crate) fn new(wake: &Wake<'_>) -> Option<Self> {
+        match wake {
+            Wake::Callout(id, outcome) => Some(Self::Callout(
+                *id,
+                outcome.map(|response| {
+                    let body = response.body.iter().map(|piece| piece.to_vec()).collect();
+                    (own(response.headers), body)
+                }),
+            )),
+            Wake::HttpStream(id, event) => Some(Self::HttpStream(*id, OwnedEvent::new(event))),
+            Wake::Timer(id) => Some(Self::Timer(*id)),
+            Wake::Body => None,
+        }
+    }
+
+    /// Calls `tell` with the event.
+    pub(crate) fn with(&self, tell: impl FnOnce(Wake<'_>)) {
+        match self {
+            Self::Callout(id, Ok((headers, body))) => {
+                let body: Vec<&[u8]> = body.iter().map(Vec::as_slice).collect();
+                let response = CalloutResponse {
+                    headers: &lend(headers),
+                    body: &body,
+                };
+                tell(Wake::Callout(*id, Ok(response)));
+            }
+            Self::Callout(id, Err(failure)) => tell(Wake::Callout(*id, Err(*failure))),
+            Self::HttpStream(id, event) => event.with(|event| tell(Wake::HttpStream(*id, event))),
+            Self::Timer(id) => tell(Wake::Timer(*id)),
+        }
+    }
+}
+
+impl OwnedEvent {
+    fn new(event: &HttpStreamEvent<'_>) -> Self {
+        match event {
+            HttpStreamEvent::Headers {
+                headers,
+                end_of_stream,
+            } => Self::Headers(own(headers), *end_of_stream),
+            HttpStreamEvent::Data {
+                pieces,
+                end_of_stream,
+            } => Self::Data(
+                pieces.iter().map(|piece| piece.to_vec()).collect(),
+                *end_of_stream,
+            ),
+            HttpStreamEvent::Trailers(trailers) => Self::Trailers(own(trailers)),
+            HttpStreamEvent::Complete => Self::Complete,
+            HttpStreamEvent::Failed(failure) => Self::Failed(*failure),
+        }
+    }
+
+    /// Calls `tell` with the event.
+    pub(crate) fn with(&self, tell: impl FnOnce(HttpStreamEvent<'_>)) {
+        match self {
+            Self::Headers(headers, end_of_stream) => tell(HttpStreamEvent::Headers {
+                headers: &lend(headers),
+                end_of_stream: *end_of_stream,
+            }),
+            Self::Data(pieces, end_of_stream) => {
+                let pieces: Vec<&[u8]> = pieces.iter().map(Vec::as_slice).collect();
+                tell(HttpStreamEvent::Data {
+                    pieces: &pieces,
+                    end_of_stream: *end_of_stream,
+                });
+            }
+            Self::Trailers(trailers) => tell(HttpStreamEvent::Trailers(&lend(trailers))),
+            Self::Complete => tell(HttpStreamEvent::Complete),
+            Self::Failed(failure) => tell(HttpStreamEvent::Failed(*failure)),
+        }
+    }
+}
+
+/// Headers of HTTP streams that may be the beginning of a response that Envoy makes up. What follows
+/// them tells.
+#[derive(Debug, Default)]
+pub(crate) struct Doubtful {
+    headers: BTreeMap<HttpStreamId, OwnedHeaders>,
+}
+
+/// What an event of an HTTP stream turned out to be.
+#[derive(Debug)]
+pub(crate) enum Judged {
+    /// The next one will tell.
+    Wait,
+    /// What it says; before it these headers, which were in doubt.
+    Real(Option<OwnedEvent>),
+    /// The stream has come to nothing.
+    MadeUp(CalloutFailure),
+}
+
+impl Doubtful {
+    pub(crate) fn judge(&mut self, id: HttpStreamId, event: &HttpStreamEvent<'_>) -> Judged {
+        if let HttpStreamEvent::Headers {
+            headers,
+            end_of_stream: false,
+        } = event
+            && may_be_made_up(headers)
+        {
+            self.headers.insert(id, own(headers));
+            return Judged::Wait;
+        }
+        let Some(headers) = self.headers.remove(&id) else {
+            return Judged::Real(None);
+        };
+        if let HttpStreamEvent::Data { pieces, .. } = event
+            && let Some(failure) = made_up(&lend(&headers), pieces)
+        {
+            return Judged::MadeUp(failure);
+        }
+        Judged::Real(Some(OwnedEvent::Headers(headers, false)))
     }
 }
 
@@ -65,5 +244,78 @@ mod tests {
         let bare: Headers<'_> = &[(b":status", b"503")];
         assert_eq!(made_up(bare, &[b"overloaded"]), None);
         assert_eq!(made_up(bare, &[]), None);
+    }
+
+    #[test]
+    fn a_stream_that_begins_like_a_made_up_one_is_judged_by_what_follows() {
+        let id = HttpStreamId(1);
+        let bare: Headers<'_> = &[(b":status", b"503"), (b"content-type", b"text/plain")];
+        let begin = HttpStreamEvent::Headers {
+            headers: bare,
+            end_of_stream: false,
+        };
+        let data = |text: &'static [u8]| [text];
+        let mut doubtful = Doubtful::default();
+        assert!(matches!(doubtful.judge(id, &begin), Judged::Wait));
+        let pieces = data(b"no healthy upstream");
+        let made_up = HttpStreamEvent::Data {
+            pieces: &pieces,
+            end_of_stream: true,
+        };
+        assert!(matches!(
+            doubtful.judge(id, &made_up),
+            Judged::MadeUp(CalloutFailure::CannotStart)
+        ));
+        assert!(matches!(doubtful.judge(id, &begin), Judged::Wait));
+        let pieces = data(b"busy");
+        let own = HttpStreamEvent::Data {
+            pieces: &pieces,
+            end_of_stream: true,
+        };
+        assert!(matches!(doubtful.judge(id, &own), Judged::Real(Some(_))));
+        assert!(matches!(doubtful.judge(id, &own), Judged::Real(None)));
+    }
+
+    #[test]
+    fn events_survive_being_kept() {
+        let headers: Headers<'_> = &[(b":status", b"200")];
+        let pieces: [&[u8]; 2] = [b"a", b"b"];
+        let id = HttpStreamId(7);
+        let events = [
+            Wake::Callout(
+                CalloutId(1),
+                Ok(CalloutResponse {
+                    headers,
+                    body: &pieces,
+                }),
+            ),
+            Wake::Callout(CalloutId(2), Err(CalloutFailure::Reset)),
+            Wake::Timer(3),
+            Wake::HttpStream(
+                id,
+                HttpStreamEvent::Headers {
+                    headers,
+                    end_of_stream: true,
+                },
+            ),
+            Wake::HttpStream(
+                id,
+                HttpStreamEvent::Data {
+                    pieces: &pieces,
+                    end_of_stream: false,
+                },
+            ),
+            Wake::HttpStream(id, HttpStreamEvent::Trailers(headers)),
+            Wake::HttpStream(id, HttpStreamEvent::Complete),
+            Wake::HttpStream(id, HttpStreamEvent::Failed(CalloutFailure::Timeout)),
+        ];
+        for event in events {
+            let mut told = String::new();
+            OwnedWake::new(&event)
+                .unwrap()
+                .with(|again| told = format!("{again:?}"));
+            assert_eq!(told, format!("{event:?}"));
+        }
+        assert!(OwnedWake::new(&Wake::Body).is_none());
     }
 }

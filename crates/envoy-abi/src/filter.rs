@@ -1,13 +1,15 @@
 //! One stream's filter: the state that Envoy's hooks for it share.
 
 use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use outrider_plugin_api::{ChainRun, Effects, LogLevel, Reply, Verdict};
+use outrider_plugin_api::{ChainRun, Effects, HttpStreamEvent, LogLevel, Reply, Verdict, Wake};
 use smallvec::SmallVec;
 
 use crate::callbacks::Callbacks;
+use crate::callout::{Doubtful, Judged, OwnedWake};
 use crate::host::{EnvoyHost, unix_millis};
 use crate::module::{FilterConfig, RouteConfig};
 use crate::raw::{FilterPtr, ModuleBuffer, ModuleHeader};
@@ -20,7 +22,14 @@ pub(crate) struct Filter {
     state: RefCell<State>,
     /// Envoy has not destroyed the filter yet, so its pointer is good.
     alive: Cell<bool>,
+    /// What came of callouts and HTTP streams in the middle of a step, for later.
+    later: RefCell<VecDeque<OwnedWake>>,
+    /// Responses on HTTP streams of which it is not known yet whether Envoy made them up.
+    doubtful: RefCell<Doubtful>,
 }
+
+/// The event with which a scheduler calls back for what is to be told later; no timer has this number.
+pub(crate) const LATER: u64 = u64::MAX;
 
 #[derive(Default)]
 struct State {
@@ -39,6 +48,8 @@ impl Filter {
             config,
             state: RefCell::default(),
             alive: Cell::new(true),
+            later: RefCell::default(),
+            doubtful: RefCell::default(),
         }
     }
 
@@ -100,6 +111,66 @@ impl Filter {
             self.act(filter, effects);
         }
         Some(result)
+    }
+
+    /// Tells the stream's plugins what came of something that one of them started. Envoy may say so inside
+    /// of a call of the module's (no endpoint is healthy, a reset): then it is told when the stream is in
+    /// the middle of nothing, in a hook of its own, in order.
+    pub(crate) fn wake(self: &Rc<Self>, filter: FilterPtr, wake: Wake<'_>) {
+        let mut later = self.later.borrow_mut();
+        if later.is_empty() && self.state.try_borrow_mut().is_ok() {
+            drop(later);
+            self.wake_now(filter, wake);
+            return;
+        }
+        let is_first = later.is_empty();
+        later.extend(OwnedWake::new(&wake));
+        drop(later);
+        if is_first {
+            // SAFETY: the filter is alive during its hook; a scheduler may go before its event comes.
+            unsafe {
+                let scheduler = (self.callbacks.http_filter_scheduler_new)(filter);
+                if !scheduler.is_null() {
+                    (self.callbacks.http_filter_scheduler_commit)(scheduler, LATER);
+                    (self.callbacks.http_filter_scheduler_delete)(scheduler);
+                }
+            }
+        }
+    }
+
+    /// Tells what [`Filter::wake`] kept.
+    pub(crate) fn wake_later(self: &Rc<Self>, filter: FilterPtr) {
+        while self.alive.get() {
+            // Taken out one by one: what comes meanwhile queues up behind.
+            let Some(wake) = self.later.borrow_mut().pop_front() else {
+                return;
+            };
+            wake.with(|wake| self.wake_now(filter, wake));
+        }
+    }
+
+    fn wake_now(self: &Rc<Self>, filter: FilterPtr, wake: Wake<'_>) {
+        let on_wake = |wake: Wake<'_>| {
+            if self.alive.get() {
+                self.step(filter, None, |run, host| ((), run.on_wake(wake, host)));
+            }
+        };
+        let Wake::HttpStream(id, event) = wake else {
+            return on_wake(wake);
+        };
+        let judged = self.doubtful.borrow_mut().judge(id, &event);
+        match judged {
+            Judged::Wait => {}
+            Judged::Real(headers) => {
+                if let Some(headers) = headers {
+                    headers.with(|headers| on_wake(Wake::HttpStream(id, headers)));
+                }
+                on_wake(wake);
+            }
+            Judged::MadeUp(failure) => {
+                on_wake(Wake::HttpStream(id, HttpStreamEvent::Failed(failure)));
+            }
+        }
     }
 
     fn route(&self, filter: FilterPtr) -> Option<&RouteConfig> {

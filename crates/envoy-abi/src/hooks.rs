@@ -10,13 +10,14 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use outrider_plugin_api::{
-    CalloutFailure, CalloutId, CalloutResponse, Direction, Effects, LogLevel, Wake,
+    CalloutFailure, CalloutId, CalloutResponse, Direction, Effects, HttpStreamEvent, HttpStreamId,
+    LogLevel, Wake,
 };
 use smallvec::SmallVec;
 
 use crate::callbacks::callbacks;
 use crate::callout::made_up;
-use crate::filter::{Filter, answer};
+use crate::filter::{Filter, LATER, answer};
 use crate::module::{ConfigContext, FilterConfig, RouteConfig, module};
 use crate::raw::{
     ConfigPtr, EnvoyBuffer, EnvoyHeader, FilterPtr, body_status, callout_result, headers_status,
@@ -221,7 +222,7 @@ unsafe fn on_trailers(filter: FilterPtr, module: *const c_void, direction: Direc
 unsafe fn on_wake(filter: FilterPtr, module: *const c_void, wake: Wake<'_>) {
     // SAFETY: the caller's promise is passed on.
     let state = unsafe { state(module) };
-    state.step(filter, None, |run, host| ((), run.on_wake(wake, host)));
+    state.wake(filter, wake);
 }
 
 macro_rules! hooks {
@@ -317,6 +318,140 @@ unsafe extern "C" fn envoy_dynamic_module_on_http_filter_http_callout_done(
     });
 }
 
+/// Headers or trailers of a response on an HTTP stream.
+///
+/// # Safety
+/// As Envoy's ABI says of the hooks below.
+unsafe fn on_http_stream_headers(
+    filter: FilterPtr,
+    module: *const c_void,
+    headers: (*const EnvoyHeader, usize),
+    wake: impl FnOnce(&[(&[u8], &[u8])]) -> (u64, HttpStreamEvent<'_>),
+) {
+    guarded((), || {
+        // SAFETY: Envoy's array lives until the hook returns; an empty one may be null.
+        let headers: SmallVec<[_; 16]> = unsafe {
+            array(headers.0, headers.1)
+                .iter()
+                .map(|header| (header.name.bytes(), header.value.bytes()))
+                .collect()
+        };
+        let (id, event) = wake(&headers);
+        // SAFETY: the caller's promise is passed on.
+        unsafe { on_wake(filter, module, Wake::HttpStream(HttpStreamId(id), event)) };
+    });
+}
+
+/// The headers of a response on an HTTP stream.
+///
+/// # Safety
+/// Called by Envoy, as its ABI says.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn envoy_dynamic_module_on_http_filter_http_stream_headers(
+    filter: FilterPtr,
+    module: *const c_void,
+    id: u64,
+    headers: *const EnvoyHeader,
+    length: usize,
+    end_of_stream: bool,
+) {
+    // SAFETY: the caller's promise is passed on.
+    unsafe {
+        on_http_stream_headers(filter, module, (headers, length), |headers| {
+            let event = HttpStreamEvent::Headers {
+                headers,
+                end_of_stream,
+            };
+            (id, event)
+        });
+    }
+}
+
+/// A part of the body of a response on an HTTP stream.
+///
+/// # Safety
+/// Called by Envoy, as its ABI says.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn envoy_dynamic_module_on_http_filter_http_stream_data(
+    filter: FilterPtr,
+    module: *const c_void,
+    id: u64,
+    pieces: *const EnvoyBuffer,
+    length: usize,
+    end_of_stream: bool,
+) {
+    guarded((), || {
+        // SAFETY: Envoy's array lives until the hook returns; an empty one may be null.
+        let pieces: SmallVec<[_; 8]> = unsafe {
+            array(pieces, length)
+                .iter()
+                .map(|piece| piece.bytes())
+                .collect()
+        };
+        let event = HttpStreamEvent::Data {
+            pieces: &pieces,
+            end_of_stream,
+        };
+        // SAFETY: the caller's promise is passed on.
+        unsafe { on_wake(filter, module, Wake::HttpStream(HttpStreamId(id), event)) };
+    });
+}
+
+/// The trailers of a response on an HTTP stream.
+///
+/// # Safety
+/// Called by Envoy, as its ABI says.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn envoy_dynamic_module_on_http_filter_http_stream_trailers(
+    filter: FilterPtr,
+    module: *const c_void,
+    id: u64,
+    trailers: *const EnvoyHeader,
+    length: usize,
+) {
+    // SAFETY: the caller's promise is passed on.
+    unsafe {
+        on_http_stream_headers(filter, module, (trailers, length), |trailers| {
+            (id, HttpStreamEvent::Trailers(trailers))
+        });
+    }
+}
+
+/// Request and response of an HTTP stream are complete.
+///
+/// # Safety
+/// Called by Envoy, as its ABI says.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn envoy_dynamic_module_on_http_filter_http_stream_complete(
+    filter: FilterPtr,
+    module: *const c_void,
+    id: u64,
+) {
+    guarded((), || {
+        let wake = Wake::HttpStream(HttpStreamId(id), HttpStreamEvent::Complete);
+        // SAFETY: the caller's promise is passed on.
+        unsafe { on_wake(filter, module, wake) };
+    });
+}
+
+/// An HTTP stream was reset. Envoy names the same reason for whatever it was.
+///
+/// # Safety
+/// Called by Envoy, as its ABI says.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn envoy_dynamic_module_on_http_filter_http_stream_reset(
+    filter: FilterPtr,
+    module: *const c_void,
+    id: u64,
+    _reason: u32,
+) {
+    guarded((), || {
+        let event = HttpStreamEvent::Failed(CalloutFailure::Reset);
+        // SAFETY: the caller's promise is passed on.
+        unsafe { on_wake(filter, module, Wake::HttpStream(HttpStreamId(id), event)) };
+    });
+}
+
 /// Envoy's array, which may be null when it is empty.
 ///
 /// # Safety
@@ -330,7 +465,7 @@ unsafe fn array<'a, T>(pointer: *const T, length: usize) -> &'a [T] {
     }
 }
 
-/// A scheduler called back: a timer is due.
+/// A scheduler called back: a timer is due, or something was kept for later.
 ///
 /// # Safety
 /// Called by Envoy, as its ABI says.
@@ -342,9 +477,13 @@ unsafe extern "C" fn envoy_dynamic_module_on_http_filter_scheduled(
 ) {
     guarded((), || {
         // SAFETY: the caller's promise is passed on.
-        unsafe { state(module) }.timer_is_over(event);
-        // SAFETY: the same.
-        unsafe { on_wake(filter, module, Wake::Timer(event)) };
+        let state = unsafe { state(module) };
+        if event == LATER {
+            state.wake_later(filter);
+        } else {
+            state.timer_is_over(event);
+            state.wake(filter, Wake::Timer(event));
+        }
     });
 }
 
@@ -381,11 +520,6 @@ unused_hooks! {
     envoy_dynamic_module_on_http_filter_config_http_stream_trailers(Pointer, Pointer, u64, Pointer, usize);
     envoy_dynamic_module_on_http_filter_config_http_stream_complete(Pointer, Pointer, u64);
     envoy_dynamic_module_on_http_filter_config_http_stream_reset(Pointer, Pointer, u64, u32);
-    envoy_dynamic_module_on_http_filter_http_stream_headers(Pointer, Pointer, u64, Pointer, usize, bool);
-    envoy_dynamic_module_on_http_filter_http_stream_data(Pointer, Pointer, u64, Pointer, usize, bool);
-    envoy_dynamic_module_on_http_filter_http_stream_trailers(Pointer, Pointer, u64, Pointer, usize);
-    envoy_dynamic_module_on_http_filter_http_stream_complete(Pointer, Pointer, u64);
-    envoy_dynamic_module_on_http_filter_http_stream_reset(Pointer, Pointer, u64, u32);
     envoy_dynamic_module_on_http_filter_downstream_above_write_buffer_high_watermark(Pointer, Pointer);
     envoy_dynamic_module_on_http_filter_downstream_below_write_buffer_low_watermark(Pointer, Pointer);
 }

@@ -6,8 +6,9 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use outrider_plugin_api::{
     Attribute, AttributeKind, BodyBuffer, CalloutFailure, CalloutId, CalloutRequest, Direction,
-    Fault, FilterStateError, FilterStateKind, HeaderMap, Host, Link, LogLevel, MetadataSource,
-    MetadataTree, MetricId, MetricKind, OverrideHostFallback, Phase, Scalar, Timing,
+    Fault, FilterStateError, FilterStateKind, HeaderMap, Host, HttpStreamId, HttpStreamRequest,
+    Link, LogLevel, MetadataSource, MetadataTree, MetricId, MetricKind, OverrideHostFallback,
+    Phase, Scalar, Timing, WakeId,
 };
 use smallvec::SmallVec;
 
@@ -15,7 +16,7 @@ use crate::callbacks::Callbacks;
 use crate::module::FilterConfig;
 use crate::raw::{
     EnvoyBuffer, EnvoyHeader, FilterPtr, ModuleBuffer, ModuleHeader, TimingInfo, body_type,
-    callout_start, header_type, metadata_source,
+    header_type, metadata_source,
 };
 use crate::timers::{TimerKey, timers};
 
@@ -574,12 +575,71 @@ impl Host for EnvoyHost<'_> {
                 u64::try_from(request.timeout.as_millis().max(1)).unwrap_or(u64::MAX),
             )
         };
-        match result {
-            callout_start::SUCCESS => Ok(CalloutId(id)),
-            callout_start::MISSING_HEADERS => Err(CalloutFailure::MissingHeaders),
-            callout_start::CLUSTER_NOT_FOUND => Err(CalloutFailure::ClusterNotFound),
-            callout_start::CANNOT_CREATE => Err(CalloutFailure::CannotStart),
-            _ => Err(CalloutFailure::StreamOver),
+        crate::callout::started(result).map(|()| CalloutId(id))
+    }
+
+    fn start_http_stream(
+        &mut self,
+        request: &HttpStreamRequest<'_>,
+    ) -> Result<HttpStreamId, CalloutFailure> {
+        let headers: SmallVec<[ModuleHeader; 16]> = request
+            .headers
+            .iter()
+            .map(|(name, value)| ModuleHeader::new(name, value))
+            .collect();
+        // 0 is no limit to Envoy.
+        let timeout = request.timeout.map_or(0, |timeout| {
+            u64::try_from(timeout.as_millis().max(1)).unwrap_or(u64::MAX)
+        });
+        let mut id = 0;
+        // SAFETY: the filter is alive during its hook; everything lent outlives the call, and Envoy
+        // copies it. What comes inside of the call is kept for later (see `Filter::wake`).
+        let result = unsafe {
+            (self.callbacks.http_filter_start_http_stream)(
+                self.filter,
+                &raw mut id,
+                ModuleBuffer::new(request.cluster),
+                headers.as_ptr(),
+                headers.len(),
+                ModuleBuffer::new(request.body),
+                request.end_of_stream,
+                timeout,
+            )
+        };
+        crate::callout::started(result).map(|()| HttpStreamId(id))
+    }
+
+    fn send_http_stream_data(
+        &mut self,
+        id: HttpStreamId,
+        data: &[u8],
+        end_of_stream: bool,
+    ) -> bool {
+        // SAFETY: the filter is alive during its hook; Envoy copies the bytes, and knows which of its
+        // streams are over.
+        unsafe {
+            (self.callbacks.http_stream_send_data)(
+                self.filter,
+                id.0,
+                ModuleBuffer::new(data),
+                end_of_stream,
+            )
+        }
+    }
+
+    fn send_http_stream_trailers(&mut self, id: HttpStreamId, trailers: &[(&[u8], &[u8])]) -> bool {
+        let trailers: SmallVec<[ModuleHeader; 16]> = trailers
+            .iter()
+            .map(|(name, value)| ModuleHeader::new(name, value))
+            .collect();
+        // SAFETY: as for data.
+        unsafe {
+            (self.callbacks.http_stream_send_trailers)(
+                self.filter,
+                id.0,
+                trailers.as_ptr(),
+                trailers.len(),
+            )
         }
     }
 
@@ -587,6 +647,22 @@ impl Host for EnvoyHost<'_> {
         let key = timers()?.start(self.filter, delay)?;
         self.timer_keys.push(key);
         Some(key.1)
+    }
+
+    fn cancel(&mut self, id: WakeId) {
+        match id {
+            WakeId::Timer(number) => {
+                let found = self.timer_keys.iter().position(|key| key.1 == number);
+                if let (Some(index), Some(timers)) = (found, timers()) {
+                    timers.cancel(self.timer_keys.swap_remove(index));
+                }
+            }
+            // SAFETY: the filter is alive during its hook; Envoy knows which of its streams are over.
+            WakeId::HttpStream(id) => unsafe {
+                (self.callbacks.http_filter_reset_http_stream)(self.filter, id.0);
+            },
+            WakeId::Callout(_) => {}
+        }
     }
 
     fn add_metric(&mut self, metric: MetricId, amount: i64) {

@@ -1,4 +1,7 @@
-//! Requests that a plugin makes while its stream waits, timers, and what wakes a paused plugin.
+//! Requests that a plugin makes beside its stream, timers, and what it is told of them.
+//!
+//! A callout is one request with one response, both whole. An HTTP stream is one whose parts are sent and
+//! received as they come; gRPC rides on it.
 
 use std::time::Duration;
 
@@ -28,6 +31,50 @@ pub struct CalloutResponse<'a> {
     pub body: &'a [&'a [u8]],
 }
 
+/// Names one HTTP stream that a plugin opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct HttpStreamId(pub u64);
+
+/// The beginning of a request whose parts follow as the plugin has them.
+#[derive(Debug, Clone, Copy)]
+pub struct HttpStreamRequest<'a> {
+    /// The upstream's (Envoy cluster's) name.
+    pub cluster: &'a [u8],
+    /// Headers; `:method`, `:path` and `:authority` are required.
+    pub headers: &'a [(&'a [u8], &'a [u8])],
+    /// The first part of the body, possibly empty.
+    pub body: &'a [u8],
+    /// Nothing follows.
+    pub end_of_stream: bool,
+    /// How long the whole exchange may take; none: as long as the plugin's own stream.
+    pub timeout: Option<Duration>,
+}
+
+/// What comes on an HTTP stream. Its bytes are the proxy's, and valid for the call that hands them over.
+#[derive(Debug, Clone, Copy)]
+pub enum HttpStreamEvent<'a> {
+    /// The response's headers, `:status` included.
+    Headers {
+        /// Names and values.
+        headers: &'a [(&'a [u8], &'a [u8])],
+        /// No body and no trailers follow.
+        end_of_stream: bool,
+    },
+    /// A part of the response's body.
+    Data {
+        /// Its bytes, in pieces.
+        pieces: &'a [&'a [u8]],
+        /// No more of it and no trailers follow.
+        end_of_stream: bool,
+    },
+    /// The response's trailers.
+    Trailers(&'a [(&'a [u8], &'a [u8])]),
+    /// Request and response are complete. Nothing follows.
+    Complete,
+    /// It has come to nothing, or broke off. Nothing follows.
+    Failed(CalloutFailure),
+}
+
 /// Why a callout has no response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum CalloutFailure {
@@ -49,29 +96,40 @@ pub enum CalloutFailure {
     /// The response was larger than Envoy buffers.
     #[error("the response is larger than the buffer limit")]
     TooLarge,
+    /// The plugin has as many callouts, timers and HTTP streams under way on this stream as it may.
+    #[error(
+        "too many are under way: a plugin may have {most} callouts, timers and streaming callouts at once \
+         on one stream",
+        most = crate::MOST_UNDER_WAY
+    )]
+    TooMany,
     /// This stream can make no callout now, for example because it is over.
     #[error("the stream is over")]
     StreamOver,
 }
 
-/// What wakes a plugin that answered [`crate::Decision::Pause`].
+/// What a plugin is told of what it started; see [`crate::ConfiguredPlugin`] for who hears of it how.
 #[derive(Debug, Clone, Copy)]
 pub enum Wake<'a> {
     /// A callout of its own is done.
     Callout(CalloutId, Result<CalloutResponse<'a>, CalloutFailure>),
     /// A timer of its own is due; the number is what `start_timer` returned.
     Timer(u64),
+    /// Something has come on an HTTP stream of its own.
+    HttpStream(HttpStreamId, HttpStreamEvent<'a>),
     /// The whole body that it paused for is here (see [`crate::Pause::WholeBody`]).
     Body,
 }
 
-/// Names what a paused plugin waits for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// Names something that a plugin has under way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum WakeId {
     /// A callout.
     Callout(CalloutId),
     /// A timer.
     Timer(u64),
+    /// An HTTP stream.
+    HttpStream(HttpStreamId),
 }
 
 impl Wake<'_> {
@@ -80,6 +138,7 @@ impl Wake<'_> {
         match self {
             Self::Callout(id, _) => Some(WakeId::Callout(*id)),
             Self::Timer(id) => Some(WakeId::Timer(*id)),
+            Self::HttpStream(id, _) => Some(WakeId::HttpStream(*id)),
             Self::Body => None,
         }
     }

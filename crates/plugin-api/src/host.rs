@@ -1,7 +1,9 @@
 //! What a chain asks of the proxy, beyond what plugins may.
 
 use crate::attribute::Attribute;
-use crate::callout::{CalloutFailure, CalloutId, CalloutRequest};
+use crate::callout::{
+    CalloutFailure, CalloutId, CalloutRequest, HttpStreamId, HttpStreamRequest, WakeId,
+};
 use crate::chain::Link;
 use crate::failure::Fault;
 use crate::metadata::{MetadataSource, MetadataTree};
@@ -85,7 +87,19 @@ pub trait Host {
     /// As `clear_route_cache`. `false`: it is no address.
     fn set_upstream_override_host(&mut self, host: &[u8], otherwise: OverrideHostFallback) -> bool;
     fn start_callout(&mut self, request: &CalloutRequest<'_>) -> Result<CalloutId, CalloutFailure>;
+    fn start_http_stream(
+        &mut self,
+        request: &HttpStreamRequest<'_>,
+    ) -> Result<HttpStreamId, CalloutFailure>;
+    /// Called only while the request on the HTTP stream is not complete.
+    fn send_http_stream_data(&mut self, id: HttpStreamId, data: &[u8], end_of_stream: bool)
+    -> bool;
+    /// As for data.
+    fn send_http_stream_trailers(&mut self, id: HttpStreamId, trailers: &[(&[u8], &[u8])]) -> bool;
+    /// None: the proxy cannot start one now.
     fn start_timer(&mut self, delay: Duration) -> Option<u64>;
+    /// Called for timers and HTTP streams, which are forgotten and reset.
+    fn cancel(&mut self, id: WakeId);
     fn add_metric(&mut self, metric: MetricId, amount: i64);
     fn record_metric(&mut self, metric: MetricId, value: u64);
     fn metric(&self, metric: MetricId) -> Option<u64>;

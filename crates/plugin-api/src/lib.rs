@@ -23,10 +23,14 @@ mod run;
 mod status;
 mod stream;
 mod view;
+mod waits;
 
 pub use attribute::{Attribute, AttributeKind};
 pub use call_times::CallTimes;
-pub use callout::{CalloutFailure, CalloutId, CalloutRequest, CalloutResponse, Wake, WakeId};
+pub use callout::{
+    CalloutFailure, CalloutId, CalloutRequest, CalloutResponse, HttpStreamEvent, HttpStreamId,
+    HttpStreamRequest, Wake, WakeId,
+};
 pub use chain::{Chain, Link, LinkMetrics};
 pub use circuit::{
     Admission, Circuit, CircuitChange, CircuitPolicy, CircuitState, CircuitStatus, OpenCircuits,
@@ -47,3 +51,4 @@ pub use stream::{
     BodyError, FilterStateError, FilterStateKind, LogLevel, OverrideHostError,
     OverrideHostFallback, Scalar, Stream, Timing,
 };
+pub use waits::MOST_UNDER_WAY;

@@ -3,7 +3,7 @@
 use std::fmt::Debug;
 use std::sync::Arc;
 
-use crate::callout::Wake;
+use crate::callout::{Wake, WakeId};
 use crate::failure::Fault;
 use crate::metric::Metrics;
 use crate::phase::{BodyMode, Direction, Phase};
@@ -34,7 +34,7 @@ pub enum Decision {
 /// What a paused plugin waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pause {
-    /// A callout or a timer that it started.
+    /// An event of something that it started (see [`ConfiguredPlugin`]).
     Event,
     /// The whole body of the direction of the call. Only from a headers phase; resumed with
     /// [`Wake::Body`], at once when there is no body. The plugin's body phase is then not called.
@@ -164,6 +164,11 @@ pub trait Plugin: Send + Sync + Debug {
 }
 
 /// A plugin with one configuration. Streams call it on their own workers, several at once.
+///
+/// What it started on a stream (callouts, timers, HTTP streams) is told to it as [`Wake`]s, in one of two
+/// ways. Where a call that paused waits for it, as [`ConfiguredPlugin::waits_in`] answers, this call goes on
+/// with [`ConfiguredPlugin::resume`]. Otherwise it comes as [`ConfiguredPlugin::event`], while the stream goes
+/// on, or while the plugin waits for something else.
 pub trait ConfiguredPlugin: Send + Sync + Debug {
     /// Calls the handler of a phase.
     ///
@@ -183,6 +188,33 @@ pub trait ConfiguredPlugin: Send + Sync + Debug {
         wake: Wake<'_>,
         stream: &mut dyn Stream,
     ) -> Result<Decision, Fault>;
+
+    /// In which direction a call that paused goes on with an event of this name; none: no such call waits
+    /// for it. `started` is the direction of the call that started it. A direction in which no call of the
+    /// plugin is paused counts as none.
+    fn waits_in(
+        &self,
+        _slot: Slot,
+        _id: WakeId,
+        started: Direction,
+        _worker: usize,
+    ) -> Option<Direction> {
+        Some(started)
+    }
+
+    /// An event that no paused call waits for. The stream shows its header maps as they are now, and no
+    /// body. What is answered is the stream's reply; once there is another, it is passed over.
+    ///
+    /// # Errors
+    /// As for [`ConfiguredPlugin::call`].
+    fn event(
+        &self,
+        _slot: &mut Slot,
+        _wake: Wake<'_>,
+        _stream: &mut dyn Stream,
+    ) -> Result<Option<Box<Reply>>, Fault> {
+        Ok(None)
+    }
 
     /// The stream is over, or the plugin is not called on it again: gives back what the slot holds.
     fn end(&self, slot: Slot, worker: usize);

@@ -20,20 +20,21 @@ mod advance;
 mod breaker;
 mod call;
 mod flow;
+mod wake;
 
 use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use crate::callout::Wake;
 use crate::chain::Chain;
 use crate::circuit::Admission;
 use crate::host::Host;
 use crate::local::LocalResponse;
 use crate::phase::Direction;
 use crate::plugin::{Interest, Reply, Slot};
-use crate::view::{Waits, lengths};
-use call::{Action, release};
+use crate::view::lengths;
+use crate::waits::Waits;
+use call::release;
 use flow::{Flow, Progress};
 
 /// What becomes of the headers, chunk or trailers that the run was given.
@@ -92,6 +93,8 @@ pub struct ChainRun {
     local: Option<LocalResponse>,
     /// The link that made it, which does not see it.
     replier: Option<usize>,
+    /// The log phase has begun: nothing that comes is anybody's business any more.
+    logged: bool,
     effects: Effects,
 }
 
@@ -104,9 +107,10 @@ impl ChainRun {
             states,
             request: Flow::default(),
             response: Flow::default(),
-            waits: Waits::new(),
+            waits: Waits::default(),
             local: None,
             replier: None,
+            logged: false,
             effects: Effects::default(),
         }
     }
@@ -172,31 +176,9 @@ impl ChainRun {
         self.go(direction, host)
     }
 
-    /// Something that a plugin waits for has happened.
-    pub fn on_wake<H: Host>(&mut self, wake: Wake<'_>, host: &mut H) -> Effects {
-        let Some(found) = wake
-            .id()
-            .and_then(|id| self.waits.iter().position(|(waits, ..)| *waits == id))
-        else {
-            return Effects::default();
-        };
-        let (_, link, direction) = self.waits.remove(found);
-        let flow = self.flow(direction);
-        let Some((position, task)) = flow.suspended else {
-            return Effects::default();
-        };
-        if flow.finished || self.link_at(direction, position) != link {
-            return Effects::default();
-        }
-        self.flow_mut(direction).suspended = None;
-        let step = self.invoke(direction, position, task, Action::Resume(wake), host);
-        self.complete(direction, position, task, step, host);
-        let progress = self.advance(direction, host);
-        self.settle(direction, progress, host)
-    }
-
     /// The stream is over: the log phase. Nothing may wait in it.
     pub fn on_log<H: Host>(&mut self, host: &mut H) {
+        self.logged = true;
         for index in (0..self.states.len()).rev() {
             self.log(index, host);
         }

@@ -4,7 +4,9 @@ use std::ops::Range;
 use std::time::Duration;
 
 use crate::attribute::Attribute;
-use crate::callout::{CalloutFailure, CalloutId, CalloutRequest};
+use crate::callout::{
+    CalloutFailure, CalloutId, CalloutRequest, HttpStreamId, HttpStreamRequest, WakeId,
+};
 use crate::metadata::{MetadataSource, MetadataTree};
 use crate::metric::MetricId;
 use crate::phase::{Direction, HeaderMap};
@@ -233,15 +235,43 @@ pub trait Stream {
         otherwise: OverrideHostFallback,
     ) -> Result<(), OverrideHostError>;
 
-    /// Starts a callout; its end wakes the plugin, which has to pause for it.
+    /// Starts a callout. The plugin is told of its end, whether or not it pauses for it. It ends with the
+    /// stream.
     ///
     /// # Errors
     /// See [`CalloutFailure`].
     fn start_callout(&mut self, request: &CalloutRequest<'_>) -> Result<CalloutId, CalloutFailure>;
 
-    /// Starts a timer; it wakes the plugin, which has to pause for it. Returns the timer's name, or
-    /// none when the stream is over.
-    fn start_timer(&mut self, delay: Duration) -> Option<u64>;
+    /// Opens an HTTP stream. The plugin is told of all that comes on it, as [`HttpStreamEvent`]s, from the
+    /// next call on. The proxy does not hold back what comes: who cannot keep it has to cancel.
+    ///
+    /// # Errors
+    /// See [`CalloutFailure`].
+    ///
+    /// [`HttpStreamEvent`]: crate::HttpStreamEvent
+    fn start_http_stream(
+        &mut self,
+        request: &HttpStreamRequest<'_>,
+    ) -> Result<HttpStreamId, CalloutFailure>;
+
+    /// Sends a part of the request's body on an HTTP stream. `false`: it takes no more, because it is over,
+    /// or its request is complete.
+    fn send_http_stream_data(&mut self, id: HttpStreamId, data: &[u8], end_of_stream: bool)
+    -> bool;
+
+    /// Sends the request's trailers on an HTTP stream, which completes the request. `false`: as for data.
+    fn send_http_stream_trailers(&mut self, id: HttpStreamId, trailers: &[(&[u8], &[u8])]) -> bool;
+
+    /// Starts a timer. The plugin is told when it is due. Returns the timer's name.
+    ///
+    /// # Errors
+    /// There are too many, or the stream is over.
+    fn start_timer(&mut self, delay: Duration) -> Result<u64, CalloutFailure>;
+
+    /// The plugin does not want to hear any more of something that it started: a timer is taken back, an
+    /// HTTP stream is reset, of a callout the outcome is dropped. What is over, or another plugin's, is
+    /// passed over.
+    fn cancel(&mut self, id: WakeId);
 
     /// Adds to a counter or a gauge (a gauge also takes negative amounts).
     fn add_metric(&mut self, metric: MetricId, amount: i64);

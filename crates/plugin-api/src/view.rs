@@ -4,10 +4,10 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use smallvec::SmallVec;
-
 use crate::attribute::Attribute;
-use crate::callout::{CalloutFailure, CalloutId, CalloutRequest, WakeId};
+use crate::callout::{
+    CalloutFailure, CalloutId, CalloutRequest, HttpStreamId, HttpStreamRequest, WakeId,
+};
 use crate::host::{BodyBuffer, Host};
 use crate::local::LocalResponse;
 use crate::metadata::{MetadataSource, MetadataTree};
@@ -17,6 +17,7 @@ use crate::stream::{
     BodyError, FilterStateError, FilterStateKind, LogLevel, OverrideHostError,
     OverrideHostFallback, Scalar, Stream, Timing,
 };
+use crate::waits::Waits;
 
 /// Part of a body: offsets into what is held back followed by what was just received. They stay
 /// true when the proxy moves the received part to the held one.
@@ -51,9 +52,6 @@ pub(crate) struct BodyView {
     /// when that becomes too large.
     pub(crate) collected: bool,
 }
-
-/// Who waits for what: event, link, direction.
-pub(crate) type Waits = SmallVec<[(WakeId, usize, Direction); 2]>;
 
 pub(crate) struct View<'a, H: Host> {
     pub(crate) host: &'a mut H,
@@ -100,6 +98,14 @@ fn visit_window<H: Host>(
 }
 
 impl<H: Host> View<'_, H> {
+    fn may_start(&self) -> Result<(), CalloutFailure> {
+        if self.may_wait {
+            self.waits.room(self.link)
+        } else {
+            Err(CalloutFailure::StreamOver)
+        }
+    }
+
     fn is_local(&self, map: HeaderMap) -> bool {
         self.local.is_some()
             && matches!(
@@ -469,23 +475,55 @@ impl<H: Host> Stream for View<'_, H> {
     }
 
     fn start_callout(&mut self, request: &CalloutRequest<'_>) -> Result<CalloutId, CalloutFailure> {
-        if !self.may_wait {
-            return Err(CalloutFailure::StreamOver);
-        }
+        self.may_start()?;
         let id = self.host.start_callout(request)?;
         self.waits
-            .push((WakeId::Callout(id), self.link, self.direction));
+            .add(WakeId::Callout(id), self.link, self.direction, false);
         Ok(id)
     }
 
-    fn start_timer(&mut self, delay: Duration) -> Option<u64> {
-        if !self.may_wait {
-            return None;
-        }
-        let id = self.host.start_timer(delay)?;
+    fn start_http_stream(
+        &mut self,
+        request: &HttpStreamRequest<'_>,
+    ) -> Result<HttpStreamId, CalloutFailure> {
+        self.may_start()?;
+        let id = self.host.start_http_stream(request)?;
+        let sending = !request.end_of_stream;
         self.waits
-            .push((WakeId::Timer(id), self.link, self.direction));
-        Some(id)
+            .add(WakeId::HttpStream(id), self.link, self.direction, sending);
+        Ok(id)
+    }
+
+    fn send_http_stream_data(
+        &mut self,
+        id: HttpStreamId,
+        data: &[u8],
+        end_of_stream: bool,
+    ) -> bool {
+        self.may_wait
+            && self.waits.may_send(id, self.link, end_of_stream)
+            && self.host.send_http_stream_data(id, data, end_of_stream)
+    }
+
+    fn send_http_stream_trailers(&mut self, id: HttpStreamId, trailers: &[(&[u8], &[u8])]) -> bool {
+        self.may_wait
+            && self.waits.may_send(id, self.link, true)
+            && self.host.send_http_stream_trailers(id, trailers)
+    }
+
+    fn start_timer(&mut self, delay: Duration) -> Result<u64, CalloutFailure> {
+        self.may_start()?;
+        let id = self
+            .host
+            .start_timer(delay)
+            .ok_or(CalloutFailure::StreamOver)?;
+        self.waits
+            .add(WakeId::Timer(id), self.link, self.direction, false);
+        Ok(id)
+    }
+
+    fn cancel(&mut self, id: WakeId) {
+        self.waits.cancel(id, self.link, self.host);
     }
 
     fn add_metric(&mut self, metric: MetricId, amount: i64) {

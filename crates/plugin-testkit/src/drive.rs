@@ -10,12 +10,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use outrider_plugin_api::{
-    Attribute, CalloutResponse, Chain, ChainRun, Direction, Effects, HeaderMap, Host as _, Reply,
-    Verdict, Wake,
+    Attribute, CalloutResponse, Chain, ChainRun, Direction, Effects, HeaderMap, Host as _,
+    HttpStreamEvent, Reply, Verdict, Wake,
 };
 
 use crate::headers::Headers;
-use crate::host::{Event, ScriptedHost};
+use crate::host::{Event, ScriptedHost, StreamPart};
 
 /// Headers, body and trailers as somebody sends them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -228,22 +228,7 @@ impl Drive<'_> {
                 self.problems.push(self.hanging());
                 break;
             };
-            let effects = match event {
-                Event::Timer(id) => self.run.on_wake(Wake::Timer(id), &mut self.host),
-                Event::Callout(id, Err(failure)) => self
-                    .run
-                    .on_wake(Wake::Callout(id, Err(failure)), &mut self.host),
-                Event::Callout(id, Ok(answer)) => {
-                    let headers: Vec<_> = answer.headers.iter().collect();
-                    let body: Vec<_> = answer.body.iter().map(Vec::as_slice).collect();
-                    let response = CalloutResponse {
-                        headers: &headers,
-                        body: &body,
-                    };
-                    self.run
-                        .on_wake(Wake::Callout(id, Ok(response)), &mut self.host)
-                }
-            };
+            let effects = self.wake(event);
             self.act(effects);
             self.arrive_later();
         }
@@ -251,6 +236,49 @@ impl Drive<'_> {
             .set_attribute(Attribute::ResponseCodeDetails, &*self.details);
         self.run.on_log(&mut self.host);
         self.run.end(self.host.worker());
+    }
+
+    fn wake(&mut self, event: Event) -> Effects {
+        let (run, host) = (&mut self.run, &mut self.host);
+        match event {
+            Event::Timer(id) => run.on_wake(Wake::Timer(id), host),
+            Event::Callout(id, Err(failure)) => run.on_wake(Wake::Callout(id, Err(failure)), host),
+            Event::Callout(id, Ok(answer)) => {
+                let headers: Vec<_> = answer.headers.iter().collect();
+                let body: Vec<_> = answer.body.iter().map(Vec::as_slice).collect();
+                let response = CalloutResponse {
+                    headers: &headers,
+                    body: &body,
+                };
+                run.on_wake(Wake::Callout(id, Ok(response)), host)
+            }
+            Event::HttpStream(id, part) => {
+                let mut tell = |event| run.on_wake(Wake::HttpStream(id, event), host);
+                match part {
+                    StreamPart::Headers(headers, end_of_stream) => {
+                        let headers: Vec<_> = headers.iter().collect();
+                        tell(HttpStreamEvent::Headers {
+                            headers: &headers,
+                            end_of_stream,
+                        })
+                    }
+                    StreamPart::Data(bytes, end_of_stream) => {
+                        // As for bodies: pieces find whoever counts on one.
+                        let (first, second) = bytes.split_at(bytes.len() / 2);
+                        tell(HttpStreamEvent::Data {
+                            pieces: &[first, second],
+                            end_of_stream,
+                        })
+                    }
+                    StreamPart::Trailers(trailers) => {
+                        let trailers: Vec<_> = trailers.iter().collect();
+                        tell(HttpStreamEvent::Trailers(&trailers))
+                    }
+                    StreamPart::Complete => tell(HttpStreamEvent::Complete),
+                    StreamPart::Failed(failure) => tell(HttpStreamEvent::Failed(failure)),
+                }
+            }
+        }
     }
 
     /// What waited for an event to be over comes now, whether or not it was the last one.

@@ -11,8 +11,9 @@ use std::time::Duration;
 
 use outrider_plugin_api::{
     Attribute, BodyBuffer, CalloutFailure, CalloutId, CalloutRequest, Cause, Direction, Fault,
-    FilterStateError, FilterStateKind, HeaderMap, Host, Link, LogLevel, MetadataSource,
-    MetadataTree, MetricId, OverrideHostFallback, Phase, Scalar, Timing,
+    FilterStateError, FilterStateKind, HeaderMap, Host, HttpStreamId, HttpStreamRequest, Link,
+    LogLevel, MetadataSource, MetadataTree, MetricId, OverrideHostFallback, Phase, Scalar, Timing,
+    WakeId,
 };
 
 use crate::headers::Headers;
@@ -51,10 +52,12 @@ pub struct MadeCallout {
     pub upstream: String,
     /// Headers, pseudo headers included.
     pub headers: Headers,
-    /// Body.
+    /// Body; of one that streams all of it, joined.
     pub body: Vec<u8>,
-    /// How long it waits.
-    pub timeout: Duration,
+    /// Trailers of one that streams.
+    pub trailers: Option<Headers>,
+    /// How long it waits; none: as long as the stream.
+    pub timeout: Option<Duration>,
 }
 
 /// The response to a callout.
@@ -64,6 +67,12 @@ pub struct CalloutAnswer {
     pub headers: Headers,
     /// Body, in pieces.
     pub body: Vec<Vec<u8>>,
+    /// Trailers, which only a streaming callout sees.
+    pub trailers: Option<Headers>,
+    /// The time between two pieces, for a streaming callout; another has all of it with the last.
+    pub every: Duration,
+    /// It breaks off after the last piece.
+    pub breaks: Option<CalloutFailure>,
 }
 
 /// What a scripted callout gets, and when.
@@ -79,7 +88,28 @@ pub struct ScriptedAnswer {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Event {
     Callout(CalloutId, Result<CalloutAnswer, CalloutFailure>),
+    HttpStream(HttpStreamId, StreamPart),
     Timer(u64),
+}
+
+impl Event {
+    fn id(&self) -> WakeId {
+        match self {
+            Self::Callout(id, _) => WakeId::Callout(*id),
+            Self::HttpStream(id, _) => WakeId::HttpStream(*id),
+            Self::Timer(id) => WakeId::Timer(*id),
+        }
+    }
+}
+
+/// What comes on an HTTP stream; see [`outrider_plugin_api::HttpStreamEvent`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum StreamPart {
+    Headers(Headers, bool),
+    Data(Vec<u8>, bool),
+    Trailers(Headers),
+    Complete,
+    Failed(CalloutFailure),
 }
 
 /// A value of metadata or of an attribute, as it is kept.
@@ -169,6 +199,8 @@ pub struct ScriptedHost {
     /// By time, and for the same time by order.
     events: BTreeMap<(Duration, u64), Event>,
     last_event: u64,
+    /// HTTP streams that are not over, with the place of each among the callouts.
+    open_streams: BTreeMap<HttpStreamId, usize>,
 }
 
 impl Default for ScriptedHost {
@@ -201,6 +233,7 @@ impl Default for ScriptedHost {
             started: Duration::ZERO,
             events: BTreeMap::new(),
             last_event: 0,
+            open_streams: BTreeMap::new(),
         }
     }
 }
@@ -296,10 +329,95 @@ impl ScriptedHost {
         id
     }
 
+    /// Notes a callout down, and takes the answer that the script has for it.
+    fn ask(
+        &mut self,
+        cluster: &[u8],
+        headers: &[(&[u8], &[u8])],
+        body: &[u8],
+        timeout: Option<Duration>,
+    ) -> Result<ScriptedAnswer, CalloutFailure> {
+        let mut map = Headers::new();
+        for (name, value) in headers {
+            map.add(name, value);
+        }
+        let complete = [":method", ":path", ":authority"]
+            .iter()
+            .all(|name| map.get(name.as_bytes()).is_some());
+        self.callouts.push(MadeCallout {
+            upstream: String::from_utf8_lossy(cluster).into_owned(),
+            headers: map,
+            body: body.to_vec(),
+            trailers: None,
+            timeout,
+        });
+        let scripted = self.answers.pop_front();
+        if !complete {
+            return Err(CalloutFailure::MissingHeaders);
+        }
+        // Nobody there whom the script does not name.
+        let scripted = scripted.ok_or(CalloutFailure::ClusterNotFound)?;
+        match scripted.answer {
+            Err(
+                failure @ (CalloutFailure::ClusterNotFound
+                | CalloutFailure::MissingHeaders
+                | CalloutFailure::StreamOver),
+            ) => Err(failure),
+            _ => Ok(scripted),
+        }
+    }
+
+    /// Schedules what the script has for an HTTP stream, up to its timeout.
+    fn schedule_stream(&mut self, scripted: ScriptedAnswer, timeout: Option<Duration>) -> u64 {
+        let ScriptedAnswer { after, answer } = scripted;
+        let mut parts = Vec::new();
+        match answer {
+            Err(CalloutFailure::Timeout) => {}
+            Err(failure) => parts.push((after, StreamPart::Failed(failure))),
+            Ok(answer) => {
+                let mut at = after;
+                let ends = answer.trailers.is_none() && answer.breaks.is_none();
+                let count = answer.body.len();
+                parts.push((at, StreamPart::Headers(answer.headers, ends && count == 0)));
+                for (index, piece) in answer.body.into_iter().enumerate() {
+                    if index > 0 {
+                        at += answer.every;
+                    }
+                    parts.push((at, StreamPart::Data(piece, ends && index + 1 == count)));
+                }
+                match (answer.breaks, answer.trailers) {
+                    (Some(failure), _) => {
+                        at += answer.every;
+                        parts.push((at, StreamPart::Failed(failure)));
+                    }
+                    (None, trailers) => {
+                        parts.extend(trailers.map(|map| (at, StreamPart::Trailers(map))));
+                        parts.push((at, StreamPart::Complete));
+                    }
+                }
+            }
+        }
+        if let Some(timeout) = timeout
+            && !parts.last().is_some_and(|(at, _)| *at < timeout)
+        {
+            parts.retain(|(at, _)| *at < timeout);
+            parts.push((timeout, StreamPart::Failed(CalloutFailure::Timeout)));
+        }
+        self.last_event += 1;
+        let id = self.last_event;
+        for (at, part) in parts {
+            self.schedule(at, |_| Event::HttpStream(HttpStreamId(id), part));
+        }
+        id
+    }
+
     /// The next thing that happens, with the clock put forward to it.
     pub(crate) fn next_event(&mut self) -> Option<Event> {
         let ((at, _), event) = self.events.pop_first()?;
         self.elapsed = self.elapsed.max(at);
+        if let Event::HttpStream(id, StreamPart::Complete | StreamPart::Failed(_)) = &event {
+            self.open_streams.remove(id);
+        }
         Some(event)
     }
 }
@@ -498,43 +616,82 @@ impl Host for ScriptedHost {
     }
 
     fn start_callout(&mut self, request: &CalloutRequest<'_>) -> Result<CalloutId, CalloutFailure> {
-        let mut headers = Headers::new();
-        for (name, value) in request.headers {
-            headers.add(name, value);
-        }
-        let complete = [":method", ":path", ":authority"]
-            .iter()
-            .all(|name| headers.get(name.as_bytes()).is_some());
-        self.callouts.push(MadeCallout {
-            upstream: String::from_utf8_lossy(request.cluster).into_owned(),
-            headers,
-            body: request.body.to_vec(),
-            timeout: request.timeout,
+        let timeout = request.timeout;
+        let ScriptedAnswer { mut after, answer } = self.ask(
+            request.cluster,
+            request.headers,
+            request.body,
+            Some(timeout),
+        )?;
+        let answer = answer.and_then(|answer| {
+            // It is there when its last piece is.
+            let pauses = u32::try_from(answer.body.len().saturating_sub(1)).unwrap_or(u32::MAX);
+            after += answer.every * pauses;
+            answer.breaks.map_or(Ok(answer), Err)
         });
-        let scripted = self.answers.pop_front();
-        if !complete {
-            return Err(CalloutFailure::MissingHeaders);
-        }
-        // Nobody there whom the script does not name.
-        let Some(ScriptedAnswer { after, answer }) = scripted else {
-            return Err(CalloutFailure::ClusterNotFound);
-        };
         let (after, answer) = match answer {
-            Err(
-                failure @ (CalloutFailure::ClusterNotFound
-                | CalloutFailure::MissingHeaders
-                | CalloutFailure::StreamOver),
-            ) => return Err(failure),
-            Err(CalloutFailure::Timeout) => (request.timeout, answer),
-            _ if after >= request.timeout => (request.timeout, Err(CalloutFailure::Timeout)),
+            Err(CalloutFailure::Timeout) => (timeout, answer),
+            _ if after >= timeout => (timeout, Err(CalloutFailure::Timeout)),
             _ => (after, answer),
         };
         let id = self.schedule(after, |id| Event::Callout(CalloutId(id), answer));
         Ok(CalloutId(id))
     }
 
+    fn start_http_stream(
+        &mut self,
+        request: &HttpStreamRequest<'_>,
+    ) -> Result<HttpStreamId, CalloutFailure> {
+        let scripted = self.ask(
+            request.cluster,
+            request.headers,
+            request.body,
+            request.timeout,
+        )?;
+        let id = HttpStreamId(self.schedule_stream(scripted, request.timeout));
+        self.open_streams.insert(id, self.callouts.len() - 1);
+        Ok(id)
+    }
+
+    fn send_http_stream_data(
+        &mut self,
+        id: HttpStreamId,
+        data: &[u8],
+        _end_of_stream: bool,
+    ) -> bool {
+        let made = self.open_streams.get(&id).copied();
+        match made.and_then(|index| self.callouts.get_mut(index)) {
+            Some(made) => {
+                made.body.extend_from_slice(data);
+                true
+            }
+            None => false,
+        }
+    }
+
+    fn send_http_stream_trailers(&mut self, id: HttpStreamId, trailers: &[(&[u8], &[u8])]) -> bool {
+        let made = self.open_streams.get(&id).copied();
+        match made.and_then(|index| self.callouts.get_mut(index)) {
+            Some(made) => {
+                let map = made.trailers.insert(Headers::new());
+                for (name, value) in trailers {
+                    map.add(name, value);
+                }
+                true
+            }
+            None => false,
+        }
+    }
+
     fn start_timer(&mut self, delay: Duration) -> Option<u64> {
         Some(self.schedule(delay, Event::Timer))
+    }
+
+    fn cancel(&mut self, id: WakeId) {
+        self.events.retain(|_, event| event.id() != id);
+        if let WakeId::HttpStream(id) = id {
+            self.open_streams.remove(&id);
+        }
     }
 
     fn add_metric(&mut self, metric: MetricId, amount: i64) {

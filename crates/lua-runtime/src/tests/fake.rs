@@ -9,9 +9,9 @@ use std::time::Duration;
 use outrider_plugin_api::{
     Attribute, BodyError, BodyMode, Call, CalloutFailure, CalloutId, CalloutRequest,
     ConfiguredPlugin, Decision, Direction, Fault, FilterStateError, FilterStateKind, HeaderMap,
-    LoadError, LogLevel, MetadataSource, MetadataTree, MetricId, MetricKind, Metrics,
-    OverrideHostError, OverrideHostFallback, Phase, Plugin, Scalar, ScopedConfig, Slot, Stream,
-    Timing, Wake,
+    HttpStreamId, HttpStreamRequest, LoadError, LogLevel, MetadataSource, MetadataTree, MetricId,
+    MetricKind, Metrics, OverrideHostError, OverrideHostFallback, Phase, Plugin, Scalar,
+    ScopedConfig, Slot, Stream, Timing, Wake, WakeId,
 };
 
 use crate::LuaSource;
@@ -38,6 +38,9 @@ pub(super) struct FakeStream {
     pub(super) callouts: Vec<Asked>,
     pub(super) refuse_callouts: Option<CalloutFailure>,
     pub(super) timers: Vec<Duration>,
+    /// What was sent on HTTP streams.
+    pub(super) sent: Vec<(u64, String)>,
+    pub(super) cancelled: Vec<WakeId>,
     pub(super) metrics: BTreeMap<u32, u64>,
     pub(super) route_cleared: usize,
     pub(super) logs: RefCell<Vec<(LogLevel, String)>>,
@@ -339,9 +342,55 @@ impl Stream for FakeStream {
         Ok(CalloutId(self.callouts.len() as u64))
     }
 
-    fn start_timer(&mut self, delay: Duration) -> Option<u64> {
+    fn start_timer(&mut self, delay: Duration) -> Result<u64, CalloutFailure> {
+        if let Some(failure) = self.refuse_callouts {
+            return Err(failure);
+        }
         self.timers.push(delay);
-        Some(self.timers.len() as u64)
+        Ok(self.timers.len() as u64)
+    }
+
+    fn start_http_stream(
+        &mut self,
+        request: &HttpStreamRequest<'_>,
+    ) -> Result<HttpStreamId, CalloutFailure> {
+        let started = self.start_callout(&CalloutRequest {
+            cluster: request.cluster,
+            headers: request.headers,
+            body: request.body,
+            timeout: request.timeout.unwrap_or_default(),
+        })?;
+        if request.end_of_stream {
+            self.sent.push((started.0, "end".to_owned()));
+        }
+        Ok(HttpStreamId(started.0))
+    }
+
+    fn send_http_stream_data(
+        &mut self,
+        id: HttpStreamId,
+        data: &[u8],
+        end_of_stream: bool,
+    ) -> bool {
+        if self.refuse_callouts.is_some() {
+            return false;
+        }
+        self.sent
+            .push((id.0, String::from_utf8_lossy(data).into_owned()));
+        if end_of_stream {
+            self.sent.push((id.0, "end".to_owned()));
+        }
+        true
+    }
+
+    fn send_http_stream_trailers(&mut self, id: HttpStreamId, trailers: &[(&[u8], &[u8])]) -> bool {
+        self.sent
+            .push((id.0, format!("{} trailers", trailers.len())));
+        true
+    }
+
+    fn cancel(&mut self, id: WakeId) {
+        self.cancelled.push(id);
     }
 
     fn add_metric(&mut self, metric: MetricId, amount: i64) {

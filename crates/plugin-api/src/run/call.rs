@@ -116,16 +116,10 @@ impl ChainRun {
             }
         };
         let outcome = outcome.and_then(|decision| match decision {
-            Decision::Pause(Pause::Event)
-                if !waits
-                    .iter()
-                    .any(|(_, link, way)| *link == index && *way == direction) =>
-            {
-                Err(Fault {
-                    cause: Cause::Error,
-                    message: "paused, but waits for no callout and no timer".into(),
-                })
-            }
+            Decision::Pause(Pause::Event) if !waits.any(index) => Err(Fault {
+                cause: Cause::Error,
+                message: "paused, but waits for no callout and no timer".into(),
+            }),
             Decision::Pause(Pause::WholeBody) if task != Task::Headers => Err(Fault {
                 cause: Cause::Error,
                 message: "the whole body can be waited for in a headers handler only".into(),
@@ -155,7 +149,7 @@ impl ChainRun {
 
     /// A link failed: says so, counts it, and applies its policy. It is not called on this stream
     /// again.
-    fn fail<H: Host>(
+    pub(super) fn fail<H: Host>(
         &mut self,
         direction: Direction,
         index: usize,
@@ -163,7 +157,7 @@ impl ChainRun {
         fault: &Fault,
         host: &mut H,
     ) -> Step {
-        self.waits.retain(|(_, link, _)| *link != index);
+        self.waits.cancel_all(index, host);
         let (Some(link), Some(state)) = (self.chain.links().get(index), self.states.get_mut(index))
         else {
             return Step::Done;
@@ -206,7 +200,7 @@ impl ChainRun {
     }
 
     /// A link that failed in `failed` is passed over where it waits in the other direction.
-    fn abandon<H: Host>(&mut self, failed: Direction, index: usize, host: &mut H) {
+    pub(super) fn abandon<H: Host>(&mut self, failed: Direction, index: usize, host: &mut H) {
         let other = match failed {
             Direction::Request => Direction::Response,
             Direction::Response => Direction::Request,
@@ -230,7 +224,7 @@ impl ChainRun {
     }
 
     /// A link ends the stream with a response of its own.
-    fn reply(&mut self, direction: Direction, index: usize, mut reply: Reply) {
+    pub(super) fn reply(&mut self, direction: Direction, index: usize, mut reply: Reply) {
         if reply.details.is_empty() {
             let name = self.chain.links().get(index).map_or("", |link| &*link.name);
             reply.details = format!("outrider.{name}");

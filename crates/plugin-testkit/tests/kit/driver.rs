@@ -316,6 +316,7 @@ fn callouts_get_what_the_script_says() {
     let response = ScriptedResponse {
         headers: Headers::new().with(":status", "200"),
         body: vec![b"ali".to_vec(), b"ce".to_vec()],
+        ..ScriptedResponse::default()
     };
     let chain = chain(vec![asking()]);
     let whys = [

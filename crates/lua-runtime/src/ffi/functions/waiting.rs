@@ -58,11 +58,11 @@ pub(super) unsafe extern "C" fn timer(call: *mut CallState, delay: f64) -> i32 {
     unsafe {
         with_stream(call, |state, stream| {
             match stream.start_timer(duration(delay)) {
-                Some(id) => {
+                Ok(id) => {
                     state.pending = Pending::Event(WakeId::Timer(id));
                     1
                 }
-                None => 0,
+                Err(_) => 0,
             }
         })
     }
@@ -134,7 +134,7 @@ pub(super) unsafe extern "C" fn wake(call: *mut CallState) -> i32 {
                     show_text(state, &failure.to_string());
                     2
                 }
-                Wake::Timer(_) => 3,
+                Wake::Timer(_) | Wake::HttpStream(..) => 3,
                 Wake::Body => 4,
             }
         })

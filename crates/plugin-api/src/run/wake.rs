@@ -1,0 +1,92 @@
+//! Events: what becomes of callouts, timers and HTTP streams that the chain's plugins started.
+
+use super::ChainRun;
+use super::Effects;
+use super::call::{Action, count};
+use crate::callout::Wake;
+use crate::host::Host;
+use crate::phase::{Direction, Phase};
+use crate::view::View;
+use crate::waits::Starter;
+
+impl ChainRun {
+    /// Something has come of what a plugin started. It goes on with the call that waits for it, if one does;
+    /// otherwise the plugin is told. What nobody started, or nobody wants any more, is passed over.
+    pub fn on_wake<H: Host>(&mut self, wake: Wake<'_>, host: &mut H) -> Effects {
+        let Some(starter) = self.waits.starter(&wake).filter(|_| !self.logged) else {
+            return Effects::default();
+        };
+        let Some(direction) = self.waiting(starter, &wake, host) else {
+            return self.tell(starter, wake, host);
+        };
+        let Some((position, task)) = self.flow_mut(direction).suspended.take() else {
+            return Effects::default();
+        };
+        let step = self.invoke(direction, position, task, Action::Resume(wake), host);
+        self.complete(direction, position, task, step, host);
+        let progress = self.advance(direction, host);
+        self.settle(direction, progress, host)
+    }
+
+    /// The direction in which a call of the starter is paused for the event.
+    fn waiting<H: Host>(&self, starter: Starter, wake: &Wake<'_>, host: &H) -> Option<Direction> {
+        let plugin = self.chain.links().get(starter.link)?.plugin.as_ref()?;
+        let slot = self.states.get(starter.link)?.slot;
+        let direction = plugin.waits_in(slot, wake.id()?, starter.direction, host.worker())?;
+        let flow = self.flow(direction);
+        let (position, _) = flow.suspended.filter(|_| !flow.finished)?;
+        (self.link_at(direction, position) == starter.link).then_some(direction)
+    }
+
+    /// Tells a plugin of an event that none of its calls waits for.
+    fn tell<H: Host>(&mut self, starter: Starter, wake: Wake<'_>, host: &mut H) -> Effects {
+        let Starter { link, direction } = starter;
+        let may_route = self.request.cursor < self.states.len()
+            && !self.request.finished
+            && !self.response.headers_seen;
+        let (Some(called), Some(state)) = (self.chain.links().get(link), self.states.get_mut(link))
+        else {
+            return Effects::default();
+        };
+        let Some(plugin) = called.plugin.as_ref().filter(|_| !state.out) else {
+            return Effects::default();
+        };
+        let mut view = View {
+            host: &mut *host,
+            plugin: &called.name,
+            link,
+            direction,
+            local: self.local.as_mut(),
+            body: None,
+            waits: &mut self.waits,
+            may_wait: true,
+            may_route,
+        };
+        match plugin.event(&mut state.slot, wake, &mut view) {
+            Ok(None) => {}
+            Ok(Some(reply)) => {
+                // There is but one response; a reply that others look at comes first.
+                if self.local.is_none() && !self.response.finished {
+                    count(host, called.metrics.replies);
+                    let direction = if self.response.headers_seen {
+                        Direction::Response
+                    } else {
+                        Direction::Request
+                    };
+                    self.reply(direction, link, *reply);
+                }
+            }
+            Err(fault) => {
+                let other = match direction {
+                    Direction::Request => Direction::Response,
+                    Direction::Response => Direction::Request,
+                };
+                self.fail(direction, link, Phase::headers(direction), &fault, host);
+                // Unlike a call, an event has no direction of its own that goes on after it.
+                self.abandon(other, link, host);
+            }
+        }
+        self.go_local(host);
+        std::mem::take(&mut self.effects)
+    }
+}

@@ -1,0 +1,140 @@
+//! What plugins have under way on one stream: who started it, and whether its outcome is still wanted.
+//!
+//! A plugin need not be paused for any of it: what comes is told to whoever started it
+//! ([`crate::ConfiguredPlugin::event`]), and goes on with a paused call only where one waits for it.
+//! The trap: a callout cannot be taken back from the proxy. One whose outcome nobody wants any more stays
+//! in the list until it is over, so that it counts for the limit.
+
+use smallvec::SmallVec;
+
+use crate::callout::{CalloutFailure, HttpStreamEvent, HttpStreamId, Wake, WakeId};
+use crate::host::Host;
+use crate::phase::Direction;
+
+/// How many callouts, timers and HTTP streams one plugin may have under way on one stream.
+pub const MOST_UNDER_WAY: usize = 64;
+
+#[derive(Debug, Clone, Copy)]
+struct Started {
+    id: WakeId,
+    link: usize,
+    /// In a call of which direction.
+    direction: Direction,
+    /// Nobody is told what becomes of it.
+    forgotten: bool,
+    /// The plugin may send more: an HTTP stream whose request is not complete.
+    sending: bool,
+}
+
+/// Who is told of an event.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Starter {
+    pub(crate) link: usize,
+    pub(crate) direction: Direction,
+}
+
+/// What the plugins of a chain have under way.
+#[derive(Debug, Default)]
+pub(crate) struct Waits {
+    list: SmallVec<[Started; 2]>,
+}
+
+impl Waits {
+    /// Whether a plugin may start one more.
+    pub(crate) fn room(&self, link: usize) -> Result<(), CalloutFailure> {
+        let count = self.list.iter().filter(|one| one.link == link).count();
+        if count < MOST_UNDER_WAY {
+            Ok(())
+        } else {
+            Err(CalloutFailure::TooMany)
+        }
+    }
+
+    pub(crate) fn add(&mut self, id: WakeId, link: usize, direction: Direction, sending: bool) {
+        self.list.push(Started {
+            id,
+            link,
+            direction,
+            forgotten: false,
+            sending,
+        });
+    }
+
+    /// Whether anything can come that a plugin is told of.
+    pub(crate) fn any(&self, link: usize) -> bool {
+        self.list
+            .iter()
+            .any(|one| one.link == link && !one.forgotten)
+    }
+
+    /// Who is told of an event, if it is one that somebody started and still wants. What is over with it
+    /// leaves the list.
+    pub(crate) fn starter(&mut self, wake: &Wake<'_>) -> Option<Starter> {
+        let id = wake.id()?;
+        let position = self.list.iter().position(|one| one.id == id)?;
+        let started = *self.list.get(position)?;
+        if is_last(wake) {
+            self.list.remove(position);
+        }
+        (!started.forgotten).then_some(Starter {
+            link: started.link,
+            direction: started.direction,
+        })
+    }
+
+    /// Whether a plugin may send on an HTTP stream; with `last` it may not afterwards.
+    pub(crate) fn may_send(&mut self, id: HttpStreamId, link: usize, last: bool) -> bool {
+        let id = WakeId::HttpStream(id);
+        let found = self
+            .list
+            .iter_mut()
+            .find(|one| one.id == id && one.link == link && one.sending);
+        found.is_some_and(|one| {
+            one.sending = !last;
+            true
+        })
+    }
+
+    /// A plugin does not want to hear of it any more.
+    pub(crate) fn cancel<H: Host>(&mut self, id: WakeId, link: usize, host: &mut H) {
+        let found = self
+            .list
+            .iter()
+            .position(|one| one.id == id && one.link == link);
+        let Some(position) = found else { return };
+        if matches!(id, WakeId::Callout(_)) {
+            if let Some(one) = self.list.get_mut(position) {
+                one.forgotten = true;
+            }
+        } else {
+            self.list.remove(position);
+            host.cancel(id);
+        }
+    }
+
+    /// A plugin is not called any more.
+    pub(crate) fn cancel_all<H: Host>(&mut self, link: usize, host: &mut H) {
+        let own: SmallVec<[WakeId; 4]> = self
+            .list
+            .iter()
+            .filter(|one| one.link == link)
+            .map(|one| one.id)
+            .collect();
+        for id in own {
+            self.cancel(id, link, host);
+        }
+    }
+}
+
+/// Whether nothing follows an event of its kind and name.
+fn is_last(wake: &Wake<'_>) -> bool {
+    match wake {
+        Wake::HttpStream(_, event) => {
+            matches!(
+                event,
+                HttpStreamEvent::Complete | HttpStreamEvent::Failed(_)
+            )
+        }
+        Wake::Callout(..) | Wake::Timer(_) | Wake::Body => true,
+    }
+}
