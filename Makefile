@@ -1,7 +1,7 @@
 # What a person runs. Each target does all of its own set-up; cargo decides what is rebuilt.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test build release lint fmt docs clean tools test-tools envoy envoy-release
+.PHONY: help demo test bench build release lint fmt docs clean tools test-tools bench-tools envoy envoy-release
 
 CARGO ?= cargo
 TARGET := $(or $(CARGO_TARGET_DIR),target)
@@ -25,6 +25,12 @@ test: test-tools build envoy ## Format check, lints, and every test, those with 
 	$(call step,'tests')
 	@$(CARGO) test --locked --workspace
 
+bench: bench-tools release envoy-release ## Count what Lua plugins cost, and write docs/benchmarks anew
+	$(call step,'build (native comparison)')
+	@$(CARGO) build --locked --release -p outrider-bench-native
+	$(call step,'bench')
+	@$(TARGET)/release/outrider-bench --outrider $(TARGET)/release/outrider --modules $(TARGET)/release $(BENCH)
+
 build: tools ## Build the command and the module for development
 	$(call step,'build')
 	@$(CARGO) build --locked -p outrider-cli -p outrider-envoy-module -p outrider-lab
@@ -42,12 +48,16 @@ lint: test-tools ## Lints only
 docs: tools ## Write the generated pages under docs/ anew
 	$(call step,'docs')
 	@UPDATE_DOCS=1 $(CARGO) test --locked --quiet -p outrider-gateway --test documents
+	@UPDATE_DOCS=1 $(CARGO) test --locked --quiet -p outrider-lab the_kept_page
 
 clean: ## Remove what was built; the installed Envoy stays
 	@$(CARGO) clean
 
 tools:
 	@scripts/check-tools.sh
+
+bench-tools:
+	@scripts/check-tools.sh valgrind
 
 test-tools:
 	@scripts/check-tools.sh fmt clippy

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Says, in one sentence each, which tools of the build are missing. Installs nothing.
+# Says, in one sentence each, which tools are missing: those of the build, and those that are named
+# (components of cargo; valgrind). Installs nothing.
 set -euo pipefail
 
 missing=0
@@ -23,7 +24,9 @@ fi
 
 # A toolchain that rustup manages gets its components from rust-toolchain.toml.
 for component in "$@"; do
-    if command -v cargo >/dev/null 2>&1 && ! cargo "$component" --version >/dev/null 2>&1; then
+    if [ "$component" = valgrind ]; then
+        need valgrind "counts instructions for make bench" "on Debian: apt-get install valgrind"
+    elif command -v cargo >/dev/null 2>&1 && ! cargo "$component" --version >/dev/null 2>&1; then
         echo "missing: cargo $component, which make test runs; with rustup: rustup component add ${component/fmt/rustfmt}" >&2
         missing=1
     fi

@@ -19,16 +19,19 @@ pub(crate) struct Work {
     read: Vec<Box<[u8]>>,
     remove: Vec<Box<[u8]>>,
     body_reads: usize,
-    /// How many bytes the header reads bring; nothing: tell what came, and of responses too.
+    /// Whether responses are told of; a hook for them is called in any case.
+    responses: bool,
+    /// How many bytes the header reads bring; nothing: tell what came.
     header_bytes: Option<usize>,
     body_bytes: Option<usize>,
 }
 
 impl Work {
     /// Reads `sets=20 reads=10 removals=20 body_reads=30 header_bytes=50 body_bytes=30720`; a number
-    /// that is not there is 0, a count of bytes that is not there is not expected but told.
+    /// that is not there is 0, a count of bytes that is not there is not expected but told. With
+    /// `responses=1` responses are told of, too.
     pub(crate) fn parse(text: &str) -> Option<Self> {
-        let mut counts = [0; 4];
+        let mut counts = [0; 5];
         let mut expected = [None; 2];
         for word in text.split_ascii_whitespace() {
             let (key, number) = word.split_once('=')?;
@@ -38,18 +41,20 @@ impl Work {
                 "reads" => counts[1] = number,
                 "removals" => counts[2] = number,
                 "body_reads" => counts[3] = number,
+                "responses" => counts[4] = number,
                 "header_bytes" => expected[0] = Some(number),
                 "body_bytes" => expected[1] = Some(number),
                 _ => return None,
             }
         }
-        let [sets, reads, removals, body_reads] = counts;
+        let [sets, reads, removals, body_reads, responses] = counts;
         let [header_bytes, body_bytes] = expected;
         Some(Self {
             set: names(sets),
             read: names(reads),
             remove: names(removals),
             body_reads,
+            responses: responses > 0,
             header_bytes,
             body_bytes,
         })
@@ -92,7 +97,7 @@ impl Work {
     }
 
     pub(crate) fn on_response_headers(&self, filter: FilterPtr) {
-        if self.header_bytes.is_none() {
+        if self.responses {
             tell(filter, RESPONSE_HEADERS, "response");
         }
     }

@@ -23,7 +23,7 @@ pub use request::{Abort, Request};
 pub use response::{Response, StreamedResponse};
 
 use crate::Protocol;
-use crate::tls::Trust;
+use crate::tls::{Identity, Trust};
 
 /// Where a client connects to, and how.
 #[derive(Debug, Clone)]
@@ -34,6 +34,8 @@ pub struct Target {
     pub protocol: Protocol,
     /// TLS: the server's name, and what certificates to accept.
     pub tls: Option<(String, Trust)>,
+    /// TLS: the certificate that is shown when the server asks for one.
+    pub identity: Option<Identity>,
 }
 
 impl Target {
@@ -43,6 +45,7 @@ impl Target {
             address,
             protocol,
             tls: None,
+            identity: None,
         }
     }
 
@@ -59,6 +62,12 @@ impl Target {
     /// The same with TLS; `server_name` is sent as SNI and compared with the certificate.
     pub fn with_tls(mut self, server_name: &str, trust: Trust) -> Self {
         self.tls = Some((server_name.to_owned(), trust));
+        self
+    }
+
+    /// The same, showing this certificate when the server asks for one.
+    pub fn with_identity(mut self, identity: &Identity) -> Self {
+        self.identity = Some(identity.clone());
         self
     }
 

@@ -55,6 +55,7 @@ pub use plan::pattern;
 pub use record::{BodyDigest, RecordedRequest};
 
 use record::Shared;
+pub(crate) use record::hexadecimal;
 
 /// How long open requests get when the service is stopped.
 const DRAIN: Duration = Duration::from_secs(1);

@@ -8,6 +8,7 @@
 //! its requests by itself (`trailer: name`); to be given those of a response, a request must carry
 //! `te: trailers`.
 
+pub mod bench;
 mod body;
 pub mod client;
 pub mod demo;

@@ -34,6 +34,37 @@ impl Identity {
         })
     }
 
+    /// Makes one for a client: its common name, and names of the forms `https://…`, `spiffe://…` (URIs)
+    /// and `client.example.com` (DNS).
+    pub fn for_client(common_name: &str, names: &[&str]) -> anyhow::Result<Self> {
+        let mut parameters = rcgen::CertificateParams::default();
+        parameters.distinguished_name = rcgen::DistinguishedName::new();
+        parameters
+            .distinguished_name
+            .push(rcgen::DnType::CommonName, common_name);
+        parameters.subject_alt_names = names
+            .iter()
+            .map(|name| {
+                let text = (*name)
+                    .try_into()
+                    .with_context(|| format!("name {name:?}"))?;
+                Ok(if name.contains("://") {
+                    rcgen::SanType::URI(text)
+                } else {
+                    rcgen::SanType::DnsName(text)
+                })
+            })
+            .collect::<anyhow::Result<_>>()?;
+        let key = rcgen::KeyPair::generate().context("cannot make a key")?;
+        let certificate = parameters
+            .self_signed(&key)
+            .context("cannot make a certificate")?;
+        Ok(Self {
+            certificate: certificate.pem(),
+            private_key: key.serialize_pem(),
+        })
+    }
+
     /// A server's side, which offers HTTP/2 and HTTP/1.1 by ALPN.
     pub(crate) fn server(&self) -> anyhow::Result<ServerConfig> {
         let chain = certificates(&self.certificate)?;
@@ -58,15 +89,18 @@ pub enum Trust {
     Authority(String),
 }
 
-/// A client's side, which asks for one protocol by ALPN.
-pub(crate) fn client(trust: &Trust, protocol: Protocol) -> anyhow::Result<ClientConfig> {
+/// A client's side, which asks for one protocol by ALPN, and shows a certificate if it has one.
+pub(crate) fn client(
+    trust: &Trust,
+    protocol: Protocol,
+    identity: Option<&Identity>,
+) -> anyhow::Result<ClientConfig> {
     let builder =
         ClientConfig::builder_with_provider(provider()).with_safe_default_protocol_versions()?;
-    let mut config = match trust {
+    let builder = match trust {
         Trust::Anything => builder
             .dangerous()
-            .with_custom_certificate_verifier(Arc::new(AcceptAnything(provider())))
-            .with_no_client_auth(),
+            .with_custom_certificate_verifier(Arc::new(AcceptAnything(provider()))),
         Trust::Authority(pem) => {
             let mut roots = RootCertStore::empty();
             for certificate in certificates(pem)? {
@@ -74,7 +108,17 @@ pub(crate) fn client(trust: &Trust, protocol: Protocol) -> anyhow::Result<Client
                     .add(certificate)
                     .context("cannot trust the certificate")?;
             }
-            builder.with_root_certificates(roots).with_no_client_auth()
+            builder.with_root_certificates(roots)
+        }
+    };
+    let mut config = match identity {
+        None => builder.with_no_client_auth(),
+        Some(identity) => {
+            let key = PrivateKeyDer::from_pem_slice(identity.private_key.as_bytes())
+                .context("cannot read the client's private key")?;
+            builder
+                .with_client_auth_cert(certificates(&identity.certificate)?, key)
+                .context("the client's certificate and private key do not fit")?
         }
     };
     config.alpn_protocols = vec![match protocol {

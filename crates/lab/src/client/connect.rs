@@ -66,7 +66,8 @@ impl Connection {
         let Some((server_name, trust)) = &target.tls else {
             return Self::handshake(stream, target.protocol, "http", local_address).await;
         };
-        let config = tls::client(trust, target.protocol).map_err(|error| format!("{error:#}"))?;
+        let config = tls::client(trust, target.protocol, target.identity.as_ref())
+            .map_err(|error| format!("{error:#}"))?;
         let name = ServerName::try_from(server_name.clone())
             .map_err(|error| format!("server name {server_name:?}: {error}"))?;
         let stream = TlsConnector::from(Arc::new(config))

@@ -1,0 +1,241 @@
+//! What a plugin costs: `make bench`.
+//!
+//! Each mechanism does the same work (checked first) in the same stock Envoy. Instructions are counted
+//! by callgrind: what a long run takes more than a short one, divided by how many more requests it
+//! had, over the same with no filter. CPU time and memory stand beside. The result is a [`Report`],
+//! which is kept as it is, and a page made of it.
+//!
+//! Not a load test: no latencies, no throughput. The trap: counts are of user mode only, so what a
+//! system call costs is not in them; CPU time has it.
+
+mod bootstrap;
+mod callgrind;
+mod environment;
+mod filters;
+mod load;
+mod memory;
+mod page;
+mod preflight;
+mod profile;
+mod report;
+mod scripts;
+mod time;
+mod upstream;
+mod variant;
+mod workload;
+
+use std::collections::VecDeque;
+use std::fs;
+use std::io::Write;
+use std::net::{SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+use std::time::Instant;
+
+use anyhow::Context as _;
+use outrider_envoy_process::Search;
+
+use callgrind::Callgrind;
+use profile::{PerRequest, Profile};
+use variant::{Variant, variants};
+
+pub use page::{functions, page, summary};
+pub use report::Report;
+pub use variant::Selection;
+pub use workload::Mechanism;
+
+use report::{Counted, Instructions};
+use upstream::Upstream;
+
+/// What the benchmark is run with.
+#[derive(Debug, Clone)]
+pub struct BenchOptions {
+    /// The `outrider` command.
+    pub outrider: PathBuf,
+    /// The folder of `liboutrider.so` and `liboutrider_bench_native.so`, built for release.
+    pub modules: PathBuf,
+    /// The Envoy that the user named.
+    pub envoy: Option<PathBuf>,
+    /// What is counted.
+    pub selection: Selection,
+    /// How many requests the shorter runs have; they warm what they use.
+    pub fewer: u64,
+    /// How many the longer ones have.
+    pub more: u64,
+    /// How many Envoys run under callgrind at the same time.
+    pub jobs: usize,
+    /// How many rounds of CPU times; none: no CPU times.
+    pub rounds: usize,
+    /// Whether memory is measured.
+    pub memory: bool,
+}
+
+/// Runs the benchmark, tells what it does to `out`.
+pub async fn run(options: &BenchOptions, out: &mut (dyn Write + Send)) -> anyhow::Result<Report> {
+    anyhow::ensure!(
+        options.fewer > 0 && options.more > options.fewer,
+        "the longer runs need more requests than the shorter ones, and those need some"
+    );
+    let envoy = Search::from_environment(options.envoy.clone())
+        .find()?
+        .binary;
+    let modules = std::path::absolute(&options.modules)?;
+    let outrider = std::path::absolute(&options.outrider)?;
+    let environment = environment::environment(&envoy, &modules)?;
+    writeln!(out, "Envoy {}, {}", environment.envoy, environment.valgrind)?;
+
+    let compared = preflight::check(&envoy, &modules, &outrider, &Mechanism::ALL).await?;
+    writeln!(
+        out,
+        "the mechanisms do the same work ({compared} comparisons)"
+    )?;
+
+    let upstream = Upstream::start().await?;
+    let variants = variants(&options.selection, &outrider)?;
+    let callgrind = Callgrind {
+        envoy: envoy.clone(),
+        modules: modules.clone(),
+        upstream: upstream.address(),
+    };
+    // What follows blocks, and the upstream has threads of its own.
+    let instructions = tokio::task::block_in_place(|| count(&callgrind, &variants, options, out))?;
+    let time = if options.rounds > 0 {
+        write!(out, "CPU time, {} rounds ", options.rounds)?;
+        let address = upstream.address();
+        Some(tokio::task::block_in_place(|| {
+            time::measure(&envoy, &modules, address, &variants, options.rounds, out)
+        })?)
+    } else {
+        None
+    };
+    let memory = if options.memory {
+        Some(tokio::task::block_in_place(|| {
+            memory::measure(&envoy, &modules, &outrider, |line| {
+                Ok(writeln!(out, "memory, {line}")?)
+            })
+        })?)
+    } else {
+        None
+    };
+    Ok(Report {
+        format: 1,
+        environment,
+        compared,
+        instructions,
+        time,
+        memory,
+    })
+}
+
+/// Keeps a report: `lua.json`, and its page `lua.md`.
+pub fn keep(report: &Report, folder: &Path) -> anyhow::Result<()> {
+    fs::create_dir_all(folder)?;
+    let json = serde_json::to_string_pretty(report)?;
+    for (name, text) in [("lua.json", format!("{json}\n")), ("lua.md", page(report))] {
+        let path = folder.join(name);
+        fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    Ok(())
+}
+
+/// Two runs of each variant, some at the same time: counts do not depend on the neighbours.
+fn count(
+    callgrind: &Callgrind,
+    variants: &[Variant],
+    options: &BenchOptions,
+    out: &mut (dyn Write + Send),
+) -> anyhow::Result<Instructions> {
+    let begin = Instant::now();
+    let requests = [options.fewer, options.more];
+    let waiting: Mutex<VecDeque<_>> = Mutex::new(
+        (0..variants.len())
+            .flat_map(|index| requests.map(|requests| (index, requests)))
+            .collect(),
+    );
+    let (sender, results) = std::sync::mpsc::channel();
+    let mut profiles: Vec<[Option<Profile>; 2]> = variants.iter().map(|_| [None, None]).collect();
+    thread::scope(|scope| -> anyhow::Result<()> {
+        for _ in 0..options.jobs.max(1) {
+            let (sender, waiting) = (sender.clone(), &waiting);
+            scope.spawn(move || {
+                loop {
+                    let next = lock(waiting).pop_front();
+                    let Some((index, requests)) = next else {
+                        return;
+                    };
+                    let Some(variant) = variants.get(index) else {
+                        return;
+                    };
+                    let result = callgrind.run(&variant.filters, variant.shape, requests);
+                    if sender.send((index, requests, result)).is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+        drop(sender);
+        for (index, requests, result) in results {
+            let (Some(variant), Some(slots)) = (variants.get(index), profiles.get_mut(index))
+            else {
+                continue;
+            };
+            let profile = result
+                .inspect_err(|_| lock(&waiting).clear())
+                .with_context(|| format!("counting {}", variant.name()))?;
+            let [fewer, more] = slots;
+            *if requests == options.fewer {
+                fewer
+            } else {
+                more
+            } = Some(profile);
+            if let [Some(fewer), Some(more)] = slots {
+                let each = (more.total as f64 - fewer.total as f64)
+                    / (options.more - options.fewer) as f64;
+                writeln!(
+                    out,
+                    "[{:>4.0} s] {each:>10.0}  {}",
+                    begin.elapsed().as_secs_f64(),
+                    variant.name()
+                )?;
+            }
+        }
+        Ok(())
+    })?;
+    let counted = variants
+        .iter()
+        .zip(profiles)
+        .map(|(variant, [fewer, more])| {
+            let (fewer, more) = fewer
+                .zip(more)
+                .with_context(|| format!("{} was not counted", variant.name()))?;
+            Ok(Counted {
+                workload: variant.workload.clone(),
+                mechanism: variant.mechanism,
+                shape: variant.shape,
+                totals: [fewer.total, more.total],
+                per_request: PerRequest::between(&fewer, &more, options.more - options.fewer),
+            })
+        })
+        .collect::<anyhow::Result<_>>()?;
+    Ok(Instructions { requests, counted })
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Addresses that nobody listens on now, each another one. Another process may take one before Envoy
+/// does, which then says so.
+fn free_addresses(count: usize) -> anyhow::Result<Vec<SocketAddr>> {
+    // All are held until all are there: the system hands out a port again once it is free.
+    let sockets: Result<Vec<_>, _> = (0..count)
+        .map(|_| TcpListener::bind("127.0.0.1:0"))
+        .collect();
+    let addresses: Result<Vec<_>, _> = sockets?.iter().map(TcpListener::local_addr).collect();
+    Ok(addresses?)
+}
+
+fn free_address() -> anyhow::Result<SocketAddr> {
+    free_addresses(1)?.pop().context("no address")
+}

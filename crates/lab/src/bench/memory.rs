@@ -1,0 +1,208 @@
+//! Memory of Envoy: what a plugin's VM takes, what a worker takes, and what a thousand routes with
+//! configuration of their own take, as differences between Envoys that differ in nothing else.
+//!
+//! The proportional set size is read: pages that Envoys share with one another count by their share.
+//! Envoy's Lua filter has no configuration, so a route's configuration is a script of the route's own;
+//! Outrider's is data for the plugin that is there.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use outrider_envoy_process::{Envoy, Level, Options};
+use serde_json::{Value, json};
+
+use super::bootstrap::{Answers, Listener, bootstrap};
+use super::filters::{Rendered, envoy_lua, route_path, route_value};
+use super::free_address;
+use super::load::{Connection, get};
+use super::report::{Held, Measured, Memory};
+use super::workload::Mechanism;
+
+const MORE_PLUGINS: usize = 50;
+const ROUTES: usize = 1000;
+const WORKERS: [u32; 2] = [1, 2];
+/// Enough that each worker has some, however the kernel hands them out.
+const CONNECTIONS: usize = 24;
+const READY: Duration = Duration::from_mins(2);
+/// Those that have plugins of their own; a native module's memory is its author's.
+const MECHANISMS: [Option<Mechanism>; 3] = [
+    None,
+    Some(Mechanism::OutriderLua),
+    Some(Mechanism::EnvoyLua),
+];
+
+/// A plugin of Outrider that does what a route's configuration says.
+fn outrider_code(number: usize) -> String {
+    format!(
+        "-- Plugin {number}.
+local handler = {{ version = \"v2\" }}
+
+function handler:on_request_header()
+  envoy.req.set_header(\"x-value\", envoy.config().value or \"none\")
+end
+
+return handler
+"
+    )
+}
+
+/// The same as a script of Envoy's filter, which has the value in it.
+fn envoy_code(number: usize, value: &str) -> String {
+    format!(
+        "-- Script {number}.
+function envoy_on_request(handle)
+  handle:headers():replace(\"x-value\", \"{value}\")
+end
+"
+    )
+}
+
+/// Runs one Envoy after another.
+pub(crate) fn measure(
+    envoy: &Path,
+    modules: &Path,
+    outrider: &Path,
+    mut told: impl FnMut(&str) -> anyhow::Result<()>,
+) -> anyhow::Result<Memory> {
+    let mut measured = Vec::new();
+    for workers in WORKERS {
+        for mechanism in MECHANISMS {
+            for held in [Held::One, Held::Many, Held::Routes] {
+                if mechanism.is_none() && held == Held::Many {
+                    continue;
+                }
+                let address = free_address()?;
+                let listener = listener(address, mechanism, held, outrider)?;
+                let kib = run(envoy, modules, listener, held, workers)?;
+                told(&format!(
+                    "{workers} worker(s), {}, {held:?}: {kib} KiB",
+                    mechanism.map_or("no filter", Mechanism::title)
+                ))?;
+                measured.push(Measured {
+                    mechanism,
+                    held,
+                    workers,
+                    kib,
+                });
+            }
+        }
+    }
+    Ok(Memory {
+        more_plugins: MORE_PLUGINS,
+        routes: ROUTES,
+        measured,
+    })
+}
+
+fn listener(
+    address: SocketAddr,
+    mechanism: Option<Mechanism>,
+    held: Held,
+    outrider: &Path,
+) -> anyhow::Result<Listener> {
+    let plugins = if held == Held::Many {
+        1 + MORE_PLUGINS
+    } else {
+        1
+    };
+    let routes = if held == Held::Routes { ROUTES } else { 0 };
+    let (filters, configurations): (Vec<Value>, Vec<Value>) = match mechanism {
+        None | Some(Mechanism::Native) => (Vec::new(), Vec::new()),
+        Some(Mechanism::OutriderLua) => {
+            let codes: Vec<_> = (1..=plugins).map(outrider_code).collect();
+            let rendered = Rendered::with_routes(outrider, &codes, routes)?;
+            (vec![rendered.filter], rendered.routes)
+        }
+        Some(Mechanism::EnvoyLua) => (
+            (1..=plugins)
+                .map(|number| envoy_lua(number, &envoy_code(number, "none")))
+                .collect(),
+            (0..routes)
+                .map(|number| envoy_route(&envoy_code(number, &route_value(number))))
+                .collect(),
+        ),
+    };
+    anyhow::ensure!(
+        mechanism.is_none() || configurations.len() == routes,
+        "{} of {routes} routes have configuration",
+        configurations.len()
+    );
+    let mut configurations = configurations.into_iter();
+    let mut listener = Listener::new(address, Answers::Envoy, filters);
+    listener.routes = (0..routes)
+        .map(|number| (route_path(number), configurations.next()))
+        .collect();
+    Ok(listener)
+}
+
+/// A route's own script, for the first Lua filter.
+fn envoy_route(script: &str) -> Value {
+    json!({ "lua-1": {
+        "@type": "type.googleapis.com/envoy.extensions.filters.http.lua.v3.LuaPerRoute",
+        "source_code": { "inline_string": script },
+    } })
+}
+
+fn run(
+    envoy: &Path,
+    modules: &Path,
+    listener: Listener,
+    held: Held,
+    workers: u32,
+) -> anyhow::Result<u64> {
+    let folder = tempfile::Builder::new()
+        .prefix("outrider-bench-")
+        .tempdir()?;
+    let address = listener.address;
+    let file = folder.path().join("bootstrap.json");
+    fs::write(&file, bootstrap(vec![listener], None, true).to_string())?;
+    let mut options = Options::new(envoy, file);
+    options.concurrency = Some(workers);
+    options.module_folder = Some(modules.to_owned());
+    options.log_level = Level::Error;
+    let mut envoy = Envoy::start(options)?;
+    envoy.wait_ready(READY)?;
+    // Every route on every worker.
+    let paths: Vec<_> = match held {
+        Held::Routes => (0..ROUTES)
+            .map(|number| get(&route_path(number), ""))
+            .collect(),
+        Held::One | Held::Many => vec![get("/", ""); 100],
+    };
+    for _ in 0..CONNECTIONS {
+        let mut connection = Connection::open(address)?;
+        for path in &paths {
+            connection.exchange(path)?;
+        }
+    }
+    let kib = proportional_kib(envoy.process_id())?;
+    envoy.stop(Duration::from_secs(10));
+    Ok(kib)
+}
+
+fn proportional_kib(process: u32) -> anyhow::Result<u64> {
+    let path = format!("/proc/{process}/smaps_rollup");
+    let text = fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
+    pss(&text).with_context(|| format!("{path} tells no Pss"))
+}
+
+fn pss(text: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix("Pss:"))?;
+    line.split_whitespace().next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_set_size_is_found() {
+        let text = "55d0-7ffd ---p 00000000 00:00 0   [rollup]\nRss:    100 kB\nPss:     42 kB\nPss_Anon: 7 kB\n";
+        assert_eq!(pss(text), Some(42));
+        assert_eq!(pss("Rss: 1 kB"), None);
+        assert!(proportional_kib(std::process::id()).unwrap() > 0);
+    }
+}
