@@ -21,7 +21,7 @@ use super::profile::Profile;
 use super::workload::Shape;
 
 /// Writing its file takes callgrind a while.
-const ENDING: Duration = Duration::from_mins(2);
+const ENDING: Duration = Duration::from_mins(5);
 const ATTEMPTS: usize = 3;
 /// What Envoy says of a port that is taken, by way of the system's own words.
 const TAKEN: &str = "Address already in use";

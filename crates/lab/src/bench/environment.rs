@@ -13,6 +13,8 @@ use crate::echo::hexadecimal;
 
 /// Asks the machine and the files.
 pub(crate) fn environment(envoy: &Path, modules: &Path) -> anyhow::Result<Environment> {
+    // First of all: what is missing most likely.
+    let valgrind = Callgrind::version()?;
     let digest = |name: &str| -> anyhow::Result<String> {
         let path = modules.join(name);
         let bytes = fs::read(&path)
@@ -37,7 +39,7 @@ pub(crate) fn environment(envoy: &Path, modules: &Path) -> anyhow::Result<Enviro
             .map_or_else(|| "unknown".to_owned(), |(_, name)| name.to_owned()),
         processors: std::thread::available_parallelism().map_or(1, usize::from),
         kernel: first_line(Command::new("uname").arg("-sr"))?,
-        valgrind: Callgrind::version()?,
+        valgrind,
     })
 }
 
