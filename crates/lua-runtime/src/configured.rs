@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use outrider_plugin_api::{
-    Call, Cause, ConfiguredPlugin, Decision, Direction, Fault, LogLevel, Pause, Phase, Slot,
-    Stream, Wake,
+    Call, Cause, ConfiguredPlugin, Decision, Direction, Fault, LogLevel, Pause, Phase, Reply, Slot,
+    Stream, Wake, WakeId,
 };
 
 use crate::ffi::{Context, LuaError, LuaErrorKind, Outcome, Pending, Step, Thread, place_of};
@@ -46,7 +46,7 @@ impl LuaConfigured {
                     // as a callback of gsub. The reply holds nevertheless.
                     Pending::Reply(reply) => Ok(Decision::Reply(reply)),
                     Pending::Nothing
-                    | Pending::Event(_)
+                    | Pending::Events(_)
                     | Pending::Body
                     | Pending::Chunk
                     | Pending::Trailers => Ok(Decision::Continue),
@@ -56,8 +56,10 @@ impl LuaConfigured {
                 vm.state.release(thread);
                 Ok(Decision::Reply(reply))
             }
-            (Step::Yielded, Pending::Event(id)) => pause(vm, slot, thread, call, Wait::Event(id))
-                .map(|()| Decision::Pause(Pause::Event)),
+            (Step::Yielded, Pending::Events(awaited)) => {
+                pause(vm, slot, thread, call, Wait::Events(awaited))
+                    .map(|()| Decision::Pause(Pause::Event))
+            }
             (Step::Yielded, Pending::Body) => pause(vm, slot, thread, call, Wait::Body)
                 .map(|()| Decision::Pause(Pause::WholeBody)),
             // The stream goes on; what comes next of it goes on with the coroutine.
@@ -93,6 +95,52 @@ impl LuaConfigured {
         };
         vm.state.tidy();
         decision
+    }
+
+    /// What follows from a run of a timer's function; its coroutine is kept or dropped.
+    fn conclude_background(
+        &self,
+        held: &mut Held,
+        thread: Thread,
+        mut outcome: Outcome,
+        slot: &mut Slot,
+        stream: &mut dyn Stream,
+    ) -> Result<Option<Box<Reply>>, Fault> {
+        let call = Call {
+            phase: Phase::RequestHeaders,
+            end_of_stream: false,
+        };
+        if let (Step::Yielded, Pending::Events(_)) = (&outcome.step, &outcome.pending) {
+            *slot = outcome.slot;
+            let Some(vm) = &mut held.vm else {
+                return Err(unavailable(NO_VM));
+            };
+            let Some((_, entry)) = vm.state.streams().entry(slot) else {
+                vm.state.release(thread);
+                return Err(unavailable(LOST));
+            };
+            let Pending::Events(awaited) = std::mem::take(&mut outcome.pending) else {
+                return Ok(None);
+            };
+            entry.background.push(Paused {
+                thread,
+                phase: call.phase,
+                wait: Wait::Events(awaited),
+                end_of_stream: false,
+            });
+            vm.state.tidy();
+            return Ok(None);
+        }
+        if matches!(
+            outcome.pending,
+            Pending::Body | Pending::Chunk | Pending::Trailers
+        ) {
+            outcome.pending = Pending::Nothing;
+        }
+        match self.conclude(held, thread, call, outcome, slot, stream)? {
+            Decision::Reply(reply) => Ok(Some(reply)),
+            Decision::Continue | Decision::Pause(_) => Ok(None),
+        }
     }
 
     /// The fault of an error; a VM without memory is replaced.
@@ -141,7 +189,7 @@ impl LuaConfigured {
                 .take_if(|paused| match paused.wait {
                     Wait::Chunk => true,
                     Wait::Trailers => is_trailers || call.end_of_stream,
-                    Wait::Event(_) | Wait::Body => false,
+                    Wait::Events(_) | Wait::Body => false,
                 })
         });
         let Some(paused) = paused else {
@@ -155,6 +203,7 @@ impl LuaConfigured {
             config: self.documents.id,
             slot: *slot,
             budget: self.core.time_budget,
+            background: false,
         };
         let outcome = vm.state.resume(&paused.thread, context);
         self.conclude(&mut held, paused.thread, call, outcome, slot, stream)
@@ -265,6 +314,7 @@ impl ConfiguredPlugin for LuaConfigured {
             config: self.documents.id,
             slot: *slot,
             budget: self.core.time_budget,
+            background: false,
         };
         let number = handler_number(call.phase);
         let outcome = vm.state.start(&thread, number, context);
@@ -299,18 +349,19 @@ impl ConfiguredPlugin for LuaConfigured {
             // A callout that nobody waits for any more.
             return Ok(Decision::Continue);
         };
-        let awaited = match (paused.wait, wake.id()) {
-            (Wait::Event(awaited), Some(id)) => awaited == id,
-            (Wait::Body, None) => true,
-            _ => false,
+        let awaited = match wake.id() {
+            Some(id) => paused.awaits(id),
+            None => paused.wait == Wait::Body,
         };
         if !awaited {
-            let pause_again = match paused.wait {
-                Wait::Event(_) => Pause::Event,
+            vm.keep(slot, &wake, stream);
+            let pause_again = match &paused.wait {
+                Wait::Events(_) => Pause::Event,
                 Wait::Body | Wait::Chunk | Wait::Trailers => Pause::WholeBody,
             };
             let call = paused.call();
-            pause(vm, slot, paused.thread, call, paused.wait)?;
+            let Paused { thread, wait, .. } = paused;
+            pause(vm, slot, thread, call, wait)?;
             return Ok(Decision::Pause(pause_again));
         }
         // With the whole body its end has come.
@@ -326,9 +377,70 @@ impl ConfiguredPlugin for LuaConfigured {
             config: self.documents.id,
             slot: *slot,
             budget: self.core.time_budget,
+            background: false,
         };
-        let outcome = vm.state.resume(&paused.thread, context);
+        let outcome = vm.resume(&paused.thread, &wake, context);
         self.conclude(&mut held, paused.thread, call, outcome, slot, stream)
+    }
+
+    fn waits_in(
+        &self,
+        slot: Slot,
+        id: WakeId,
+        _started: Direction,
+        worker: usize,
+    ) -> Option<Direction> {
+        let mut held = self.core.worker(worker)?;
+        held.vm.as_mut()?.state.streams().waits_in(slot, id)
+    }
+
+    fn event(
+        &self,
+        slot: &mut Slot,
+        wake: Wake<'_>,
+        stream: &mut dyn Stream,
+    ) -> Result<Option<Box<Reply>>, Fault> {
+        let mut held = self
+            .core
+            .worker(stream.worker())
+            .ok_or_else(|| unavailable(BUSY))?;
+        self.ready(&mut held, stream)?;
+        let Some(vm) = &mut held.vm else {
+            return Err(unavailable(NO_VM));
+        };
+        if vm.state.streams().look_up(*slot) == Lookup::Lost {
+            return Err(unavailable(LOST));
+        }
+        let waiter = wake.id().and_then(|id| {
+            let (_, entry) = vm.state.streams().entry(slot)?;
+            let found = entry.background.iter().position(|one| one.awaits(id))?;
+            Some(entry.background.swap_remove(found))
+        });
+        let context = Context {
+            stream: &mut *stream,
+            wake: Some(&wake),
+            phase: Phase::RequestHeaders,
+            end_of_stream: false,
+            config: self.documents.id,
+            slot: *slot,
+            budget: self.core.time_budget,
+            background: true,
+        };
+        let (thread, outcome) = if let Some(paused) = waiter {
+            let outcome = vm.resume(&paused.thread, &wake, context);
+            (paused.thread, outcome)
+        } else if matches!(wake, Wake::Timer(_)) {
+            let thread = match vm.thread() {
+                Ok(thread) => thread,
+                Err(error) => return Err(self.failed(&mut held, error, stream)),
+            };
+            let outcome = vm.state.start_timer(&thread, context);
+            (thread, outcome)
+        } else {
+            vm.keep(slot, &wake, stream);
+            return Ok(None);
+        };
+        self.conclude_background(&mut held, thread, outcome, slot, stream)
     }
 
     fn end(&self, slot: Slot, worker: usize) {
@@ -345,7 +457,8 @@ impl ConfiguredPlugin for LuaConfigured {
         if entry.shares {
             vm.end_shared(index);
         }
-        for paused in [entry.request, entry.response].into_iter().flatten() {
+        let handlers = [entry.request, entry.response].into_iter().flatten();
+        for paused in handlers.chain(entry.background) {
             vm.state.release(paused.thread);
         }
     }

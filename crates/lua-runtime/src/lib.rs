@@ -12,6 +12,7 @@ mod file_log;
 mod json_schemas;
 mod lua_pattern;
 mod moment;
+mod outcomes;
 mod patterns;
 mod plugin;
 mod query;

@@ -1,18 +1,23 @@
-//! What one VM keeps for streams: paused handlers, and whether a stream has a shared table. A stream
-//! that never pauses and shares nothing has no entry.
+//! What one VM keeps for streams: paused handlers, what came of their callouts, and whether a stream has a
+//! shared table. A stream that never pauses, shares nothing and has nothing come to it has no entry.
 //!
 //! The trap: a VM may be replaced while streams hold slots of the old one. A slot carries the VM's
 //! generation, and one of another generation is answered with [`Lookup::Lost`].
 
-use outrider_plugin_api::{Call, Direction, Phase, Slot, WakeId};
+use outrider_plugin_api::{Call, Direction, Phase, Slot, Wake, WakeId};
+use smallvec::SmallVec;
 
 use crate::ffi::Thread;
+use crate::outcomes::{Outcomes, Room, Verdict};
+
+/// Names of events, any of which goes on with a handler.
+pub(crate) type Awaited = SmallVec<[WakeId; 2]>;
 
 /// What a paused handler waits for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Wait {
-    /// A callout or a timer.
-    Event(WakeId),
+    /// Callouts, timers, HTTP streams.
+    Events(Awaited),
     /// The whole body of its direction.
     Body,
     /// The next chunk of its direction's body, or what ends it. The stream goes on meanwhile.
@@ -32,6 +37,11 @@ pub(crate) struct Paused {
 }
 
 impl Paused {
+    /// Whether an event of this name goes on with it.
+    pub(crate) fn awaits(&self, id: WakeId) -> bool {
+        matches!(&self.wait, Wait::Events(awaited) if awaited.contains(&id))
+    }
+
     /// What it was last called for.
     pub(crate) fn call(&self) -> Call {
         Call {
@@ -46,7 +56,11 @@ impl Paused {
 pub(crate) struct StreamState {
     pub(crate) request: Option<Paused>,
     pub(crate) response: Option<Paused>,
-    /// Whether the SDK holds a shared table of this stream.
+    /// Functions of timers that wait in their turn. They hold nothing of the stream up.
+    pub(crate) background: Vec<Paused>,
+    /// What came that nobody has taken.
+    pub(crate) outcomes: Outcomes,
+    /// Whether the SDK holds a shared table, or functions of timers, of this stream.
     pub(crate) shares: bool,
 }
 
@@ -76,6 +90,8 @@ pub(crate) struct Streams {
     generation: u32,
     entries: Vec<Option<StreamState>>,
     free: Vec<u32>,
+    /// Bytes of outcomes of all entries.
+    kept: usize,
 }
 
 impl Streams {
@@ -85,6 +101,7 @@ impl Streams {
             generation,
             entries: Vec::new(),
             free: Vec::new(),
+            kept: 0,
         }
     }
 
@@ -123,6 +140,46 @@ impl Streams {
         };
         let entry = self.entries.get_mut(index as usize)?.take()?;
         self.free.push(index);
+        self.kept = self.kept.saturating_sub(entry.outcomes.bytes());
         Some((index, entry))
+    }
+
+    /// In which direction a handler waits for an event.
+    pub(crate) fn waits_in(&self, slot: Slot, id: WakeId) -> Option<Direction> {
+        let Lookup::At(index) = self.look_up(slot) else {
+            return None;
+        };
+        let entry = self.entries.get(index as usize)?.as_ref()?;
+        let waits = |paused: &Option<Paused>| paused.as_ref().is_some_and(|one| one.awaits(id));
+        if waits(&entry.request) {
+            Some(Direction::Request)
+        } else {
+            waits(&entry.response).then_some(Direction::Response)
+        }
+    }
+
+    /// Keeps what an event says until a handler asks for it.
+    pub(crate) fn keep(&mut self, slot: &mut Slot, wake: &Wake<'_>, budget: usize) -> Verdict {
+        let room = Room {
+            used: self.kept,
+            budget,
+        };
+        self.outcomes(slot, |outcomes| outcomes.keep(wake, room))
+            .unwrap_or(Verdict::Fine)
+    }
+
+    /// Looks at what came to a stream, or takes from it. Makes an entry, if there is none; none: the
+    /// stream's state was lost.
+    pub(crate) fn outcomes<T>(
+        &mut self,
+        slot: &mut Slot,
+        run: impl FnOnce(&mut Outcomes) -> T,
+    ) -> Option<T> {
+        let (_, entry) = self.entry(slot)?;
+        let before = entry.outcomes.bytes();
+        let result = run(&mut entry.outcomes);
+        let after = entry.outcomes.bytes();
+        self.kept = (self.kept + after).saturating_sub(before);
+        Some(result)
     }
 }

@@ -2,6 +2,7 @@
 
 mod bodies;
 mod budgets;
+mod callouts;
 mod configuration;
 mod documentation;
 mod envoy_filter;

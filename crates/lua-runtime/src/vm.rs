@@ -5,9 +5,10 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use outrider_plugin_api::Metrics;
+use outrider_plugin_api::{Metrics, Slot, Stream, Wake};
 
-use crate::ffi::{Entry, LuaError, LuaErrorKind, State, Thread};
+use crate::ffi::{Context, Entry, LuaError, LuaErrorKind, Outcome, State, Step, Thread};
+use crate::outcomes::Verdict;
 use crate::shared::Shared;
 use crate::streams::Streams;
 
@@ -39,6 +40,8 @@ pub(crate) enum Intake {
 #[derive(Debug)]
 pub(crate) struct Vm {
     pub(crate) state: State,
+    /// In bytes.
+    memory_budget: usize,
     pool: Vec<Thread>,
     configurations: BTreeSet<i32>,
     /// The one that was used last, which mostly is the one that is used next.
@@ -63,6 +66,7 @@ impl Vm {
         let results = state.enter(Entry::LoadPlugin, &[], texts, metrics, LOAD_BUDGET)?;
         let vm = Self {
             state,
+            memory_budget,
             pool: Vec::new(),
             configurations: BTreeSet::new(),
             latest: 0,
@@ -146,6 +150,36 @@ impl Vm {
             self.pool.push(thread);
         } else {
             self.state.release(thread);
+        }
+    }
+
+    /// Goes on with a coroutine after an event. What it does not take of the event is kept; parts of HTTP
+    /// streams are always taken from what is kept.
+    pub(crate) fn resume(
+        &mut self,
+        thread: &Thread,
+        wake: &Wake<'_>,
+        mut context: Context<'_, '_>,
+    ) -> Outcome {
+        if matches!(wake, Wake::HttpStream(..)) {
+            let mut slot = context.slot;
+            self.keep(&mut slot, wake, context.stream);
+            context.slot = slot;
+            return self.state.resume(thread, context);
+        }
+        let mut outcome = self.state.resume(thread, context);
+        if !outcome.wake_taken && !matches!(outcome.step, Step::Failed(_)) {
+            let budget = self.memory_budget;
+            self.state.streams().keep(&mut outcome.slot, wake, budget);
+        }
+        outcome
+    }
+
+    /// Keeps what came until a handler asks for it. An HTTP stream of which more comes than is kept ends.
+    pub(crate) fn keep(&mut self, slot: &mut Slot, wake: &Wake<'_>, stream: &mut dyn Stream) {
+        let budget = self.memory_budget;
+        if let Verdict::Cancel(id) = self.state.streams().keep(slot, wake, budget) {
+            stream.cancel(id);
         }
     }
 

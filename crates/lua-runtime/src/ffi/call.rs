@@ -9,14 +9,15 @@
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use outrider_plugin_api::{Direction, Metrics, Phase, Reply, Slot, Stream, Wake, WakeId};
+use outrider_plugin_api::{Direction, Metrics, Phase, Reply, Slot, Stream, Wake};
 use serde_json::Value;
 
 use super::watch::Watch;
 use crate::json_schemas::JsonSchemas;
+use crate::outcomes::Pairs;
 use crate::patterns::Patterns;
 use crate::shared::Shared;
-use crate::streams::Streams;
+use crate::streams::{Awaited, Streams};
 
 /// The answer of an FFI function that needs a stream where there is none.
 pub(super) const NO_STREAM: i32 = -2;
@@ -25,7 +26,7 @@ pub(super) const NO_STREAM: i32 = -2;
 #[repr(C)]
 #[derive(Debug)]
 pub(super) struct Head {
-    /// Number of the phase (see [`phase_number`]), or -1 outside of streams.
+    /// Number of the phase (see [`phase_number`]), [`BACKGROUND`], or -1 outside of streams.
     pub(super) phase: i32,
     /// Id of the configuration of the call.
     pub(super) config: i32,
@@ -75,8 +76,8 @@ pub(crate) enum Pending {
     /// Nothing.
     #[default]
     Nothing,
-    /// A callout or timer that it has started.
-    Event(WakeId),
+    /// Any of these callouts, timers and HTTP streams.
+    Events(Awaited),
     /// The whole body.
     Body,
     /// The next chunk of the body, while the stream goes on.
@@ -104,6 +105,8 @@ pub(crate) struct CallState {
     /// A body in several pieces, copied together for the call.
     pub(super) body_copy: Vec<u8>,
     pub(super) pairs: Vec<Pair>,
+    /// Holds the texts that `pairs` points to, where they are not the stream's.
+    pub(super) taken: Pairs,
     pub(super) staged: Vec<(Vec<u8>, Vec<u8>)>,
     pub(super) tape: Vec<TapeItem>,
     /// Holds the texts that `tape` points to.
@@ -150,6 +153,7 @@ impl CallState {
             seen_body: None,
             body_copy: Vec::new(),
             pairs: Vec::new(),
+            taken: Vec::new(),
             staged: Vec::new(),
             tape: Vec::new(),
             document: Value::Null,
@@ -172,6 +176,7 @@ impl CallState {
         self.wake = None;
         self.arguments.clear();
         self.staged.clear();
+        self.taken.clear();
         self.seen_body = None;
         for buffer in [&mut self.scratch, &mut self.body_copy] {
             if buffer.capacity() > KEPT_CAPACITY {
@@ -205,6 +210,11 @@ impl CallState {
         self.head.config = config;
     }
 
+    /// Says that the call is of a timer's function, beside the phases.
+    pub(super) fn in_background(&mut self) {
+        self.head.phase = BACKGROUND;
+    }
+
     /// Says whether nothing more of the call's direction follows.
     pub(super) fn end_of_stream(&mut self, ended: bool) {
         self.head.end_of_stream = i32::from(ended);
@@ -224,6 +234,9 @@ impl CallState {
         });
     }
 }
+
+/// The number that stands for no phase: the function of a timer runs. `core.lua` knows it, too.
+const BACKGROUND: i32 = 7;
 
 /// The number of a phase in `struct outrider_call`; the SDK names them in `core.lua`.
 fn phase_number(phase: Phase) -> i32 {

@@ -101,10 +101,18 @@ host_functions! {
     waiting {
         callout(cluster: text, length: int, body: text, body_length: int, timeout: real);
         timer(delay: real);
+        open_stream(cluster: text, length: int, body: text, body_length: int, timeout: real, end: int);
+        send_data(id: real, data: text, length: int, end: int);
+        send_trailers(id: real);
+        stream_part(id: real, part: int);
+        wait_for(kind: int, id: real);
+        outcome(kind: int, id: real);
+        has_outcome(kind: int, id: real);
+        cancel(kind: int, id: real);
+        due_timer();
         wait_body();
         wait_chunk();
         wait_trailers();
-        wake();
         reply(status: int, body: text, length: int, details: text, details_length: int,
               audience: int);
     }

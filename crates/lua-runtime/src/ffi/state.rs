@@ -42,9 +42,11 @@ pub(crate) enum Entry {
     Traceback = 5,
     /// Collects garbage.
     Collect = 6,
+    /// Runs the function of the timer that is due.
+    Timer = 7,
 }
 
-const ENTRIES: usize = 7;
+const ENTRIES: usize = 8;
 /// The handler table and seven handlers.
 const HANDLERS: usize = 8;
 
@@ -79,6 +81,8 @@ pub(crate) struct Context<'a, 'w> {
     pub(crate) config: i32,
     pub(crate) slot: Slot,
     pub(crate) budget: Duration,
+    /// Whether it is the function of a timer, and no handler.
+    pub(crate) background: bool,
 }
 
 /// What a run left.
@@ -86,6 +90,8 @@ pub(crate) struct Outcome {
     pub(crate) step: Step,
     pub(crate) pending: Pending,
     pub(crate) slot: Slot,
+    /// Whether it took what woke it.
+    pub(crate) wake_taken: bool,
 }
 
 /// See the module.
@@ -310,6 +316,15 @@ impl State {
         self.run(thread, 2, context)
     }
 
+    /// Starts the function of the timer that woke the plugin on a free thread.
+    pub(crate) fn start_timer(&mut self, thread: &Thread, context: Context<'_, '_>) -> Outcome {
+        let entry = self.entries.get(Entry::Timer as usize);
+        let reference = entry.copied().unwrap_or_default();
+        // SAFETY: a free thread's stack is empty and has room; reading the registry does not allocate.
+        unsafe { mlua_sys::lua_rawgeti_(thread.lua, LUA_REGISTRYINDEX, reference) };
+        self.run(thread, 0, context)
+    }
+
     /// Goes on with a handler that yielded.
     pub(crate) fn resume(&mut self, thread: &Thread, context: Context<'_, '_>) -> Outcome {
         self.run(thread, 0, context)
@@ -326,6 +341,9 @@ impl State {
             call.put_stream(context.stream, context.wake, context.phase, context.config);
         }
         call.end_of_stream(context.end_of_stream);
+        if context.background {
+            call.in_background();
+        }
         call.slot = context.slot;
         call.pending = Pending::Nothing;
         watchdog::begin(&self.watch, context.budget);
@@ -334,6 +352,7 @@ impl State {
         let status = unsafe { mlua_sys::lua_resume_(thread.lua, arguments) };
         let over = self.watch.end();
         let call = self.call_state();
+        let wake_taken = call.wake.is_none();
         call.clear();
         let pending = std::mem::take(&mut call.pending);
         let slot = call.slot;
@@ -363,6 +382,7 @@ impl State {
             step,
             pending,
             slot,
+            wake_taken,
         }
     }
 

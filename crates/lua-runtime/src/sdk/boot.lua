@@ -20,6 +20,8 @@ sources["=sdk/re.lua"](core, envoy)
 sources["=sdk/json_schema.lua"](core, envoy)
 sources["=sdk/shared.lua"](core, envoy)
 wait.publish(envoy)
+sources["=sdk/callout.lua"](core, wait, envoy)
+local timer = sources["=sdk/timer.lua"](core, wait, envoy)
 json.publish(envoy)
 config.publish(envoy)
 
@@ -61,6 +63,7 @@ return {
     config.unload,
     function(index)
         stream.close(index)
+        timer.close(index)
         if filter then
             filter.close(index)
         end
@@ -68,4 +71,5 @@ return {
     function(value) core.result(0, core.describe(value)) end,
     function(thread) core.result(0, traceback(thread)) end,
     function() collect() end,
+    timer.fire,
 }

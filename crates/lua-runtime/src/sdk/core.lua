@@ -34,6 +34,8 @@ local core = {
     REQUEST = 0,
     RESPONSE = 1,
     LOG_PHASE = 6,
+    -- No phase: the function of a timer runs.
+    BACKGROUND = 7,
 }
 
 -- Raises what a negative answer of the host means, at the plugin's line (or `level` above it).

@@ -4,7 +4,8 @@ local call, host, text = core.call, core.host, core.text
 local type, error, pairs, tonumber, floor = type, error, pairs, tonumber, math.floor
 local refuse, to_string = filter.refuse, filter.to_string
 local suspendable, suspend = wait.suspendable, wait.suspend
-local host_callout, host_wake, host_reply = host.callout, host.wake, host.reply
+local host_callout, host_outcome, host_reply = host.callout, host.outcome, host.reply
+local host_wait_for, host_cancel, CALLOUT = host.wait_for, host.cancel, wait.CALLOUT
 
 -- The pairs that the host shows, as the table that httpCall answers: of several values the last, or all.
 local function headers_of(count, all)
@@ -69,13 +70,23 @@ local function http_call(_, cluster, headers, body, options, asynchronous)
     suspendable("httpCall()")
     core.stage_pairs(headers, "header")
     local started = filter.start_call(cluster, body, timeout, asynchronous)
+    local id = call.number
     if asynchronous then
+        if started then
+            -- Nobody waits for what comes of it.
+            host_cancel(call, CALLOUT, id)
+        end
         return
     elseif not started then
         return failure()
     end
-    suspend("httpCall()")
-    if host_wake(call) ~= 1 then
+    local answer = 0
+    while answer == 0 do
+        host_wait_for(call, CALLOUT, id)
+        suspend("httpCall()")
+        answer = host_outcome(call, CALLOUT, id)
+    end
+    if answer ~= 1 then
         return failure()
     end
     local response = text(call.data, call.length)

@@ -1,4 +1,4 @@
--- What suspends or ends a handler: callouts, timers, waiting for a body, replies.
+-- What suspends or ends a handler: waiting for events or a body, replies; and the plain httpCall.
 --
 -- A handler runs in a coroutine of the host's. It can be suspended only from there: not from a
 -- coroutine that the plugin made, and not outside of a handler. A reply also leaves by a yield, which
@@ -9,9 +9,11 @@ local fail, expect, to_text = core.fail, core.expect, core.to_text
 local type, error, tonumber, setmetatable, floor = type, error, tonumber, setmetatable, math.floor
 local pairs, pcall = pairs, pcall
 local running, yield = coroutine.running, coroutine.yield
-local host_callout, host_timer, host_wake = host.callout, host.timer, host.wake
-local host_reply, host_wait_body = host.reply, host.wait_body
-local LOG_PHASE = core.LOG_PHASE
+local host_callout, host_timer, host_outcome = host.callout, host.timer, host.outcome
+local host_reply, host_wait_body, host_wait_for = host.reply, host.wait_body, host.wait_for
+local LOG_PHASE, BACKGROUND = core.LOG_PHASE, core.BACKGROUND
+-- Kinds of what can be waited for, as waiting.rs numbers them.
+local CALLOUT, TIMER = 1, 2
 
 local wait = {
     -- Coroutines that the plugin made; the sandbox adds them.
@@ -19,15 +21,20 @@ local wait = {
 }
 local own = wait.own
 
--- Raises unless the handler can be suspended here.
-local function suspendable(what, level)
+-- Raises where there is no stream, or none that goes on.
+local function needs_stream(what, level)
     local phase = call.phase
     if phase < 0 then
         error(what .. " needs a stream: call it from a handler, not while the plugin loads or from "
-            .. "on_configure", level or 3)
+            .. "on_configure", (level or 2) + 1)
     elseif phase == LOG_PHASE then
-        error(what .. " cannot be called from on_log: the stream is over", level or 3)
+        error(what .. " cannot be called from on_log: the stream is over", (level or 2) + 1)
     end
+end
+
+-- Raises unless the handler can be suspended here.
+local function suspendable(what, level)
+    needs_stream(what, level or 3)
     local thread = running()
     if thread == nil or own[thread] then
         error(what .. " cannot be called from a coroutine of the plugin's own", level or 3)
@@ -42,11 +49,15 @@ local function suspend(what, level)
     end
 end
 
-wait.suspendable, wait.suspend = suspendable, suspend
+wait.needs_stream, wait.suspendable, wait.suspend = needs_stream, suspendable, suspend
+wait.CALLOUT, wait.TIMER, wait.HTTP_STREAM = CALLOUT, TIMER, 3
 
 function wait.body(what)
     -- The plugin is behind the function that asks, and the one that completes.
     suspendable(what, 5)
+    if call.phase == BACKGROUND then
+        error("a timer's function cannot wait for " .. what, 4)
+    end
     host_wait_body(call)
     suspend(what, 5)
 end
@@ -67,10 +78,14 @@ local function http_call(cluster, headers, body, timeout)
     if host_callout(call, cluster, #cluster, body, #body, timeout) ~= 1 then
         return nil, text(call.data, call.length)
     end
-    suspend("envoy.httpCall")
-    local answer = host_wake(call)
+    local id, answer = call.number, 0
+    while answer == 0 do
+        host_wait_for(call, CALLOUT, id)
+        suspend("envoy.httpCall")
+        answer = host_outcome(call, CALLOUT, id)
+    end
     if answer ~= 1 then
-        return nil, answer == 2 and text(call.data, call.length) or "nothing came back"
+        return nil, text(call.data, call.length)
     end
     local response_body = text(call.data, call.length)
     return core.take_pairs(call.count), response_body
@@ -82,9 +97,13 @@ local function sleep(milliseconds)
         error("envoy.sleep takes a number of milliseconds", 2)
     end
     if host_timer(call, milliseconds) ~= 1 then
-        error("the stream is over", 2)
+        error("envoy.sleep: " .. text(call.data, call.length), 2)
     end
-    suspend("envoy.sleep")
+    local id = call.number
+    repeat
+        host_wait_for(call, TIMER, id)
+        suspend("envoy.sleep")
+    until host_outcome(call, TIMER, id) ~= 0
 end
 
 -- Headers that belong to the connection or follow from the body; the proxy makes its own.

@@ -1,12 +1,18 @@
-//! What a handler waits for, and how it ends a stream: callouts, timers, bodies, replies. Each
-//! says what the handler wants; the SDK yields after it.
+//! What a handler starts and waits for, and how it ends a stream: callouts, HTTP streams, timers, bodies,
+//! replies. What is said to be awaited is so once the SDK yields.
 
 use std::time::Duration;
 
-use outrider_plugin_api::{Audience, CalloutRequest, Reply, Wake, WakeId};
+use outrider_plugin_api::{
+    Audience, CalloutFailure, CalloutId, CalloutRequest, HttpStreamId, HttpStreamRequest, Reply,
+    Wake, WakeId,
+};
+use smallvec::SmallVec;
 
 use super::super::call::{CallState, Pending};
 use super::frame::{bytes, pair, show, show_pairs, show_scratch, show_text, text, with_stream};
+use crate::outcomes::{Missing, Pairs, Parts};
+use crate::streams::Lookup;
 
 fn duration(milliseconds: f64) -> Duration {
     const LONGEST: f64 = 24.0 * 3600.0 * 1000.0;
@@ -14,7 +20,45 @@ fn duration(milliseconds: f64) -> Duration {
     Duration::from_millis(milliseconds.clamp(0.0, LONGEST) as u64)
 }
 
-/// Starts a callout with the staged headers. 1: done; 0: it failed, and here is why.
+/// The kinds of what a handler can wait for, as `wait.lua` numbers them.
+mod kind {
+    pub(super) const CALLOUT: i32 = 1;
+    pub(super) const TIMER: i32 = 2;
+    pub(super) const HTTP_STREAM: i32 = 3;
+}
+
+/// Which part of an HTTP stream is asked for, as `callout.lua` numbers them.
+mod part {
+    pub(super) const HEADERS: i32 = 0;
+    pub(super) const CHUNK: i32 = 1;
+}
+
+/// The name of a kind and a number, which Lua holds as a `double`: whole, and below 2^53.
+fn name_of(kind: i32, id: f64) -> Option<WakeId> {
+    let id = id as u64;
+    match kind {
+        kind::CALLOUT => Some(WakeId::Callout(CalloutId(id))),
+        kind::TIMER => Some(WakeId::Timer(id)),
+        kind::HTTP_STREAM => Some(WakeId::HttpStream(HttpStreamId(id))),
+        _ => None,
+    }
+}
+
+/// Hands the number of what was started to Lua, or why it was not.
+fn started(state: &mut CallState, result: Result<u64, CalloutFailure>) -> i32 {
+    match result {
+        Ok(id) => {
+            state.head.number = id as f64;
+            1
+        }
+        Err(failure) => {
+            show_text(state, &failure.to_string());
+            0
+        }
+    }
+}
+
+/// Starts a callout with the staged headers. 1: this is its number; 0: it failed, and here is why.
 pub(super) unsafe extern "C" fn callout(
     call: *mut CallState,
     cluster: *const u8,
@@ -26,43 +70,301 @@ pub(super) unsafe extern "C" fn callout(
     // SAFETY: called by the SDK, with its call state and strings.
     unsafe {
         with_stream(call, |state, stream| {
-            let headers: Vec<(&[u8], &[u8])> = state
-                .staged
-                .iter()
-                .map(|(name, value)| (name.as_slice(), value.as_slice()))
-                .collect();
-            let started = stream.start_callout(&CalloutRequest {
+            let result = stream.start_callout(&CalloutRequest {
                 cluster: bytes(cluster, length),
-                headers: &headers,
+                headers: &staged(state),
                 body: bytes(body, body_length),
                 timeout: duration(timeout),
             });
             state.staged.clear();
-            match started {
-                Ok(id) => {
-                    state.pending = Pending::Event(WakeId::Callout(id));
+            started(state, result.map(|id| id.0))
+        })
+    }
+}
+
+fn staged(state: &CallState) -> SmallVec<[(&[u8], &[u8]); 16]> {
+    state
+        .staged
+        .iter()
+        .map(|(name, value)| (name.as_slice(), value.as_slice()))
+        .collect()
+}
+
+/// Opens an HTTP stream with the staged headers. A timeout of 0: none. Answers as `callout`.
+pub(super) unsafe extern "C" fn open_stream(
+    call: *mut CallState,
+    cluster: *const u8,
+    length: i32,
+    body: *const u8,
+    body_length: i32,
+    timeout: f64,
+    end: i32,
+) -> i32 {
+    // SAFETY: called by the SDK, with its call state and strings.
+    unsafe {
+        with_stream(call, |state, stream| {
+            let result = stream.start_http_stream(&HttpStreamRequest {
+                cluster: bytes(cluster, length),
+                headers: &staged(state),
+                body: bytes(body, body_length),
+                end_of_stream: end == 1,
+                timeout: (timeout > 0.0).then(|| duration(timeout)),
+            });
+            state.staged.clear();
+            started(state, result.map(|id| id.0))
+        })
+    }
+}
+
+/// Sends on an HTTP stream. 1: sent; 0: it takes no more.
+pub(super) unsafe extern "C" fn send_data(
+    call: *mut CallState,
+    id: f64,
+    data: *const u8,
+    length: i32,
+    end: i32,
+) -> i32 {
+    // SAFETY: called by the SDK, with its call state and strings.
+    unsafe {
+        with_stream(call, |_, stream| {
+            let id = HttpStreamId(id as u64);
+            i32::from(stream.send_http_stream_data(id, bytes(data, length), end == 1))
+        })
+    }
+}
+
+/// Sends the staged pairs as the trailers of an HTTP stream. Answers as `send_data`.
+pub(super) unsafe extern "C" fn send_trailers(call: *mut CallState, id: f64) -> i32 {
+    // SAFETY: called by the SDK, with its call state.
+    unsafe {
+        with_stream(call, |state, stream| {
+            let sent = stream.send_http_stream_trailers(HttpStreamId(id as u64), &staged(state));
+            state.staged.clear();
+            i32::from(sent)
+        })
+    }
+}
+
+/// Starts a timer. Answers as `callout`.
+pub(super) unsafe extern "C" fn timer(call: *mut CallState, delay: f64) -> i32 {
+    // SAFETY: called by the SDK, with its call state.
+    unsafe {
+        with_stream(call, |state, stream| {
+            let result = stream.start_timer(duration(delay));
+            started(state, result)
+        })
+    }
+}
+
+/// 1: this is one more of the events with which the handler goes on once it has yielded.
+pub(super) unsafe extern "C" fn wait_for(call: *mut CallState, kind: i32, id: f64) -> i32 {
+    // SAFETY: called by the SDK, with its call state.
+    unsafe {
+        with_stream(call, |state, _| {
+            let Some(name) = name_of(kind, id) else {
+                return 0;
+            };
+            if let Pending::Events(awaited) = &mut state.pending {
+                awaited.push(name);
+            } else {
+                state.pending = Pending::Events(smallvec::smallvec![name]);
+            }
+            1
+        })
+    }
+}
+
+/// What came of a callout or a timer. 1: a response, with headers as pairs and its body; 2: none, for
+/// this reason; 3: the timer is due; 0: nothing yet. It is taken with this.
+pub(super) unsafe extern "C" fn outcome(call: *mut CallState, kind: i32, id: f64) -> i32 {
+    // SAFETY: called by the SDK, with its call state.
+    unsafe {
+        with_stream(call, |state, _| {
+            let Some(name) = name_of(kind, id) else {
+                return 0;
+            };
+            // SAFETY: a wake is there only while its borrow lasts.
+            let wake = state.wake.map(|wake| *wake.as_ref());
+            if let Some(wake) = wake.filter(|wake| wake.id() == Some(name)) {
+                state.wake = None;
+                return show_wake(state, &wake);
+            }
+            let CallState { streams, slot, .. } = state;
+            if streams.look_up(*slot) == Lookup::None {
+                return 0;
+            }
+            if kind == kind::TIMER {
+                let due = streams.outcomes(slot, |outcomes| outcomes.take_timer(name));
+                return if due == Some(true) { 3 } else { 0 };
+            }
+            match streams.outcomes(slot, |outcomes| outcomes.take_response(name)) {
+                Some(Some(Ok(response))) => {
+                    show_taken(state, response.headers);
+                    state.scratch = response.body;
+                    show_scratch(state);
                     1
                 }
-                Err(failure) => {
-                    show_text(state, &failure.to_string());
-                    0
+                Some(Some(Err(missing))) => {
+                    show_text(state, &missing.to_string());
+                    2
                 }
+                Some(None) => 0,
+                None => LOST,
             }
         })
     }
 }
 
-/// 1: started; 0: the stream is over.
-pub(super) unsafe extern "C" fn timer(call: *mut CallState, delay: f64) -> i32 {
+/// The answer where the stream's state went with the VM that held it.
+const LOST: i32 = -3;
+
+/// Shows pairs that were kept.
+fn show_taken(state: &mut CallState, taken: Pairs) {
+    state.taken = taken;
+    state.pairs.clear();
+    let pairs = state.taken.iter().map(|(name, value)| pair(name, value));
+    state.pairs.extend(pairs);
+    show_pairs(state);
+}
+
+/// Shows what woke the handler; as `outcome`.
+fn show_wake(state: &mut CallState, wake: &Wake<'_>) -> i32 {
+    match wake {
+        Wake::Callout(_, Ok(response)) => {
+            state.pairs.clear();
+            let pairs = response.headers.iter();
+            state
+                .pairs
+                .extend(pairs.map(|(name, value)| pair(name, value)));
+            show_pairs(state);
+            if let [piece] = response.body {
+                show(state, piece);
+            } else {
+                state.scratch.clear();
+                for piece in response.body {
+                    state.scratch.extend_from_slice(piece);
+                }
+                show_scratch(state);
+            }
+            1
+        }
+        Wake::Callout(_, Err(failure)) => {
+            show_text(state, &failure.to_string());
+            2
+        }
+        Wake::Timer(_) => 3,
+        Wake::HttpStream(..) | Wake::Body => 0,
+    }
+}
+
+/// 1: something came that was not taken, so that waiting for it is not needed; 0: nothing.
+pub(super) unsafe extern "C" fn has_outcome(call: *mut CallState, kind: i32, id: f64) -> i32 {
+    // SAFETY: called by the SDK, with its call state.
+    unsafe {
+        with_stream(call, |state, _| {
+            let Some(name) = name_of(kind, id) else {
+                return 0;
+            };
+            // SAFETY: a wake is there only while its borrow lasts.
+            let awake = state
+                .wake
+                .is_some_and(|wake| wake.as_ref().id() == Some(name));
+            let CallState { streams, slot, .. } = state;
+            if awake && kind != kind::HTTP_STREAM {
+                return 1;
+            }
+            match streams.look_up(*slot) {
+                Lookup::None => 0,
+                Lookup::Lost => LOST,
+                Lookup::At(_) => streams
+                    .outcomes(slot, |outcomes| outcomes.has(name))
+                    .map_or(LOST, i32::from),
+            }
+        })
+    }
+}
+
+/// What came on an HTTP stream. 1: the part that was asked for, pairs or bytes, which is taken with this;
+/// 2: it will not come, for this reason; 3: it will not come, as the response has none; 0: nothing yet.
+pub(super) unsafe extern "C" fn stream_part(call: *mut CallState, id: f64, wanted: i32) -> i32 {
+    enum Taken {
+        Pairs(Pairs),
+        Bytes(Vec<u8>),
+        Missing(Missing),
+        Ended,
+        Nothing,
+    }
+    // SAFETY: called by the SDK, with its call state.
+    unsafe {
+        with_stream(call, |state, _| {
+            let CallState { streams, slot, .. } = state;
+            if streams.look_up(*slot) == Lookup::None {
+                return 0;
+            }
+            let id = HttpStreamId(id as u64);
+            let take = |parts: &mut Parts| {
+                let taken = match wanted {
+                    part::HEADERS => parts.headers.take().map(Taken::Pairs),
+                    part::CHUNK => parts.chunks.pop_front().map(Taken::Bytes),
+                    _ => parts.trailers.take().map(Taken::Pairs),
+                };
+                taken.unwrap_or(match parts.missing {
+                    Some(missing) => Taken::Missing(missing),
+                    None if parts.ended => Taken::Ended,
+                    None => Taken::Nothing,
+                })
+            };
+            match streams.outcomes(slot, |outcomes| outcomes.parts(id, take)) {
+                None => LOST,
+                Some(None | Some(Taken::Nothing)) => 0,
+                Some(Some(Taken::Pairs(pairs))) => {
+                    show_taken(state, pairs);
+                    1
+                }
+                Some(Some(Taken::Bytes(chunk))) => {
+                    state.scratch = chunk;
+                    show_scratch(state);
+                    1
+                }
+                Some(Some(Taken::Missing(missing))) => {
+                    show_text(state, &missing.to_string());
+                    2
+                }
+                Some(Some(Taken::Ended)) => 3,
+            }
+        })
+    }
+}
+
+/// 1: nothing is heard of it any more.
+pub(super) unsafe extern "C" fn cancel(call: *mut CallState, kind: i32, id: f64) -> i32 {
     // SAFETY: called by the SDK, with its call state.
     unsafe {
         with_stream(call, |state, stream| {
-            match stream.start_timer(duration(delay)) {
-                Ok(id) => {
-                    state.pending = Pending::Event(WakeId::Timer(id));
+            if let Some(name) = name_of(kind, id) {
+                stream.cancel(name);
+                let CallState { streams, slot, .. } = state;
+                if let Lookup::At(_) = streams.look_up(*slot) {
+                    streams.outcomes(slot, |outcomes| outcomes.drop_kept(name));
+                }
+            }
+            1
+        })
+    }
+}
+
+/// 1: this is the number of the timer whose function is to run.
+pub(super) unsafe extern "C" fn due_timer(call: *mut CallState) -> i32 {
+    // SAFETY: called by the SDK, with its call state.
+    unsafe {
+        with_stream(call, |state, _| {
+            // SAFETY: a wake is there only while its borrow lasts.
+            match state.wake.map(|wake| *wake.as_ref()) {
+                Some(Wake::Timer(id)) => {
+                    state.head.number = id as f64;
                     1
                 }
-                Err(_) => 0,
+                _ => 0,
             }
         })
     }
@@ -97,46 +399,6 @@ pub(super) unsafe extern "C" fn wait_trailers(call: *mut CallState) -> i32 {
         with_stream(call, |state, _| {
             state.pending = Pending::Trailers;
             1
-        })
-    }
-}
-
-/// What woke the handler. 1: a callout, with headers as pairs and its body; 2: a callout that
-/// failed, with the reason; 3: a timer; 4: the body; 0: nothing.
-pub(super) unsafe extern "C" fn wake(call: *mut CallState) -> i32 {
-    // SAFETY: called by the SDK, with its call state.
-    unsafe {
-        with_stream(call, |state, _| {
-            let Some(wake) = state.wake else { return 0 };
-            // SAFETY: a wake is there only while its borrow lasts.
-            match *wake.as_ref() {
-                Wake::Callout(_, Ok(response)) => {
-                    state.pairs.clear();
-                    state.pairs.extend(
-                        response
-                            .headers
-                            .iter()
-                            .map(|(name, value)| pair(name, value)),
-                    );
-                    show_pairs(state);
-                    if let [piece] = response.body {
-                        show(state, piece);
-                    } else {
-                        state.scratch.clear();
-                        for piece in response.body {
-                            state.scratch.extend_from_slice(piece);
-                        }
-                        show_scratch(state);
-                    }
-                    1
-                }
-                Wake::Callout(_, Err(failure)) => {
-                    show_text(state, &failure.to_string());
-                    2
-                }
-                Wake::Timer(_) | Wake::HttpStream(..) => 3,
-                Wake::Body => 4,
-            }
         })
     }
 }
