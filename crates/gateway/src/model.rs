@@ -61,6 +61,10 @@ pub(crate) struct Gateway {
     /// this file. Default: what plugins log there goes to Envoy's log.
     #[serde(default)]
     pub(crate) plugin_logs: Field<Text>,
+    /// `histograms`: the time of every plugin's calls, by phase, in Envoy's statistics
+    /// (`docs/observability.md` names the cost). Default: `off`.
+    #[serde(default)]
+    pub(crate) plugin_time: Field<PluginTime>,
     /// How much of one body may be held back, for plugins that read bodies whole and for peers that
     /// read slowly. A larger request that has to be held gets status 413. Default: `1MiB`.
     #[serde(default)]

@@ -39,6 +39,7 @@ impl Loader for Memory {
                 body: BodyModes::default(),
                 failure_policy: None,
                 budgets: None,
+                circuit: None,
             },
             digest: format!("sha256:{:064}", 0),
             files: BTreeMap::from([("main.lua".to_owned(), "-- nothing".to_owned())]),

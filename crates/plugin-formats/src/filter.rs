@@ -29,9 +29,30 @@ pub struct FilterConfig {
     /// there goes to Envoy's log.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub log_folder: Option<String>,
+    /// Whether the time of plugins' calls is measured.
+    #[serde(default, skip_serializing_if = "PluginTime::is_off")]
+    pub plugin_time: PluginTime,
     /// The plugins, in any order; names are unique.
     #[serde(default)]
     pub plugins: Vec<PluginEntry>,
+}
+
+/// Whether the time of plugins' calls is measured.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum PluginTime {
+    /// It is not, and costs nothing.
+    #[default]
+    Off,
+    /// As a histogram for each plugin and phase, in the proxy's statistics.
+    Histograms,
+}
+
+impl PluginTime {
+    /// Whether nothing is measured.
+    pub fn is_off(&self) -> bool {
+        *self == Self::Off
+    }
 }
 
 /// One plugin of the gateway.
@@ -42,6 +63,9 @@ pub struct PluginEntry {
     pub name: String,
     /// What runs it.
     pub runtime: Runtime,
+    /// The author's version of it, for people.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub version: Option<String>,
     /// `sha256:` and 64 hexadecimal digits, over the source: see [`PluginSource`].
     pub digest: String,
     /// Where its code is.

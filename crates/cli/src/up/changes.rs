@@ -11,7 +11,15 @@ const NAMED: usize = 10;
 /// Lines such as `added project shop`, `changed route shop/cart`, `plugin headers 1a2b3c → 9f8e7d`.
 pub(crate) fn summary(old: &Plan, new: &Plan) -> Vec<String> {
     let mut lines = Vec::new();
-    if (&old.access_log, old.body_limit) != (&new.access_log, new.body_limit) {
+    let of_gateway = |plan: &Plan| {
+        (
+            plan.access_log.clone(),
+            plan.body_limit,
+            plan.filter.log_folder.clone(),
+            plan.filter.plugin_time,
+        )
+    };
+    if of_gateway(old) != of_gateway(new) {
         lines.push("changed gateway".to_owned());
     }
     lines.extend(compare(
@@ -157,6 +165,7 @@ fn plugins(old: &[PluginEntry], new: &[PluginEntry]) -> Vec<String> {
         }
         let settings = |entry: &PluginEntry| PluginEntry {
             digest: String::new(),
+            version: None,
             source: outrider_plugin_formats::PluginSource::Folder(String::new()),
             enabled: false,
             config: None,

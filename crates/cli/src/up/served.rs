@@ -34,7 +34,10 @@ pub(crate) fn page(
             )
         ));
     }
-    lines.push(format!("  http://{admin}  {}", Styled(DIM, "admin")));
+    lines.push(format!(
+        "  http://{admin}  {}",
+        Styled(DIM, "admin; what plugins do is at /outrider")
+    ));
     for project in &plan.projects {
         lines.push(String::new());
         lines.push(format!(

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
+use outrider_plugin_formats::PluginTime;
 use outrider_yaml::{Field, Located, Shape};
 
 use super::files::{Place, Source};
@@ -25,6 +26,7 @@ pub(super) struct Built {
     pub(super) admin: Option<SocketAddr>,
     pub(super) access_log: Option<AccessLog>,
     pub(super) plugin_logs: Option<String>,
+    pub(super) plugin_time: PluginTime,
     pub(super) body_limit: u32,
     pub(super) workers: Option<u32>,
     pub(super) uses: Vec<Use>,
@@ -64,6 +66,11 @@ pub(super) fn build(context: &mut Context<'_>, sources: &[Source]) -> Built {
             .plugin_logs
             .value()
             .map(|folder| context.loader.absolute(&origin.join(&folder.0))),
+        plugin_time: gateway_value
+            .plugin_time
+            .value()
+            .copied()
+            .unwrap_or_default(),
         body_limit: gateway_value
             .body_limit
             .value()

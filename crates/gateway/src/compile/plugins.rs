@@ -118,6 +118,7 @@ fn one(
         entry: PluginEntry {
             name: name.value.clone(),
             runtime: manifest.runtime,
+            version: manifest.version,
             digest: package.digest,
             source: PluginSource::Inline(package.files),
             entry: manifest.entry.unwrap_or_else(|| "main.lua".to_owned()),

@@ -376,6 +376,7 @@ impl Scopes<'_, '_> {
             format: FORMAT,
             body_limit: Some(gateway.body_limit),
             log_folder: gateway.plugin_logs.clone(),
+            plugin_time: gateway.plugin_time,
             plugins,
         }
     }

@@ -1,4 +1,4 @@
-//! The one HTTP filter: Outrider's module, with its documents.
+//! The one HTTP filter: Outrider's module, with its documents; and the module's pages.
 
 use outrider_plugin_formats::{FilterConfig, RouteConfig};
 use serde::Serialize;
@@ -9,6 +9,8 @@ use super::{ECDS_FILE, FILTER_NAME, Layout, object, source, structure, typed};
 const FILTER: &str = "envoy.extensions.filters.http.dynamic_modules.v3.DynamicModuleFilter";
 const PER_ROUTE: &str =
     "envoy.extensions.filters.http.dynamic_modules.v3.DynamicModuleFilterPerRoute";
+const BOOTSTRAP_EXTENSION: &str =
+    "envoy.extensions.bootstrap.dynamic_modules.v3.DynamicModuleBootstrapExtension";
 
 /// In a listener: by name, its configuration from ECDS.
 pub(super) fn discovered(layout: &Layout) -> Value {
@@ -34,17 +36,30 @@ pub(super) fn per_route(config: &RouteConfig) -> Value {
     object([(FILTER_NAME, module(PER_ROUTE, config))])
 }
 
+/// In a bootstrap: the module's pages on the admin port.
+pub(super) fn admin_pages() -> Value {
+    json!({
+        "name": "envoy.bootstrap.dynamic_modules",
+        "typed_config": {
+            "@type": format!("type.googleapis.com/{BOOTSTRAP_EXTENSION}"),
+            "dynamic_module_config": dynamic_module(),
+            "extension_name": "outrider",
+        },
+    })
+}
+
+fn dynamic_module() -> Value {
+    // Threads and thread-local data of the module outlive its configurations.
+    json!({ "name": "outrider", "do_not_close": true })
+}
+
 fn module(message: &str, document: &impl Serialize) -> Value {
     // The documents are plain data with text keys: they always serialize.
     let document = serde_json::to_value(document).unwrap_or_default();
     typed(
         message,
         object([
-            // Threads and thread-local data of the module outlive its configurations.
-            (
-                "dynamic_module_config",
-                json!({ "name": "outrider", "do_not_close": true }),
-            ),
+            ("dynamic_module_config", dynamic_module()),
             ("filter_name", "outrider".into()),
             ("filter_config", structure(document)),
         ]),
