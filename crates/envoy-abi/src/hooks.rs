@@ -326,7 +326,7 @@ unsafe fn on_http_stream_headers(
     filter: FilterPtr,
     module: *const c_void,
     headers: (*const EnvoyHeader, usize),
-    wake: impl FnOnce(&[(&[u8], &[u8])]) -> (u64, HttpStreamEvent<'_>),
+    wake: impl for<'a> FnOnce(&'a [(&'a [u8], &'a [u8])]) -> (u64, HttpStreamEvent<'a>),
 ) {
     guarded((), || {
         // SAFETY: Envoy's array lives until the hook returns; an empty one may be null.
