@@ -113,11 +113,11 @@ impl Check {
             if name.starts_with(':') {
                 continue;
             }
-            let (expected, got) = (expected.as_slice(), values(got, name));
-            if expected != got {
+            let got = values(got, name);
+            if !expected.are(&got) {
                 self.differs(
                     &format!("{what} `{name}`"),
-                    format!("{expected:?}"),
+                    expected.to_string(),
                     format!("{got:?}"),
                 );
             }
@@ -210,8 +210,14 @@ fn callout_answer(callout: &Callout) -> Answer {
     Answer {
         status: said.status,
         headers: fields(&said.headers),
-        body: AnswerBody::Whole(said.body.clone().into()),
+        body: if said.chunks.is_empty() {
+            AnswerBody::Whole(said.body.clone().into())
+        } else {
+            let chunks = said.chunks.iter().cloned().map(Into::into).collect();
+            AnswerBody::Pieces(chunks, fields(&said.trailers))
+        },
         after: Duration::from_millis(said.after_ms),
+        every: Duration::from_millis(said.chunk_every_ms),
         failure: match said.failure {
             Some(Failure::Timeout) => Some(AnswerFailure::Never),
             Some(Failure::Reset) => Some(AnswerFailure::Close),
@@ -523,11 +529,13 @@ fn callouts(check: &mut Check, step: &Step, services: &BTreeMap<String, Scripted
                 (":method", &made.method),
                 (":path", &made.path),
             ] {
-                if let Some(expected) = said.headers.get(name) {
-                    check.equal(
+                if let Some(expected) = said.headers.get(name)
+                    && !expected.are(&[got])
+                {
+                    check.differs(
                         &format!("{what} `{name}`"),
-                        &expected.as_slice().join(","),
-                        got,
+                        expected.to_string(),
+                        got.clone(),
                     );
                 }
             }
@@ -536,6 +544,7 @@ fn callouts(check: &mut Check, step: &Step, services: &BTreeMap<String, Scripted
                 path: said.path.clone(),
                 headers: said.headers.clone(),
                 body: said.body.clone(),
+                trailers: said.trailers.clone(),
                 ..ExpectedMessage::default()
             };
             check.message(&what, &message, made);

@@ -2,9 +2,11 @@
 //! on the real one.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use outrider_plugin_formats::Problem;
 use outrider_yaml::{Document, Location};
+use regex::Regex;
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -45,6 +47,8 @@ pub enum CaseKind {
 /// One request with all that belongs to it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Step {
+    /// How long after the step before it begins, in milliseconds.
+    pub after_ms: u64,
     /// What the client sends.
     pub request: Request,
     /// What the upstream answers.
@@ -174,9 +178,12 @@ pub struct ExpectedCallout {
     /// Headers; null: must not be there.
     #[serde(default)]
     pub headers: BTreeMap<String, ExpectedValues>,
-    /// Body.
+    /// Body; of a streaming callout all of it.
     #[serde(default)]
     pub body: Option<String>,
+    /// Trailers of a streaming callout; null: must not be there.
+    #[serde(default)]
+    pub trailers: BTreeMap<String, ExpectedValues>,
 }
 
 /// What a callout gets: a response, or a failure.
@@ -189,7 +196,13 @@ pub struct CalloutAnswer {
     pub headers: BTreeMap<String, Values>,
     /// Body.
     pub body: String,
-    /// How long it takes, in milliseconds.
+    /// The body in chunks, as a streaming callout reads them; excludes `body`.
+    pub chunks: Vec<String>,
+    /// The time between two chunks, in milliseconds.
+    pub chunk_every_ms: u64,
+    /// Trailers; they need `chunks`.
+    pub trailers: BTreeMap<String, Values>,
+    /// How long it takes until the answer begins, in milliseconds.
     pub after_ms: u64,
     /// Instead of a response.
     pub failure: Option<Failure>,
@@ -201,6 +214,9 @@ impl Default for CalloutAnswer {
             status: 200,
             headers: BTreeMap::new(),
             body: String::new(),
+            chunks: Vec::new(),
+            chunk_every_ms: 0,
+            trailers: BTreeMap::new(),
             after_ms: 0,
             failure: None,
         }
@@ -233,6 +249,8 @@ pub struct Expect {
     pub delay_ms: Option<u64>,
     /// What lines of the plugin's log contain.
     pub log: Vec<String>,
+    /// What no line of the log contains; something that only this case could write.
+    pub no_log: Vec<String>,
     /// The response-code detail.
     pub details: Option<String>,
     /// What the message of the plugin's failure contains. Without this, a failure of the plugin
@@ -296,15 +314,68 @@ pub enum ExpectedValues {
     Text(String),
     /// These.
     List(Vec<String>),
+    /// One that a pattern matches.
+    Mapping(ExpectedPattern),
 }
 
+/// What a value has to look like that depends on chance.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ExpectedPattern {
+    /// A regular expression that is found in it.
+    pub matches: Pattern,
+}
+
+/// A regular expression.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(try_from = "String")]
+pub struct Pattern(Regex);
+
+impl TryFrom<String> for Pattern {
+    type Error = regex::Error;
+
+    fn try_from(text: String) -> Result<Self, regex::Error> {
+        Regex::new(&text).map(Self)
+    }
+}
+
+impl PartialEq for Pattern {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.as_str() == other.0.as_str()
+    }
+}
+
+impl Eq for Pattern {}
+
 impl ExpectedValues {
-    /// All of them, in order; none: it must not be there.
-    pub fn as_slice(&self) -> &[String] {
+    /// Whether these are the values, in order; none: it must not be there.
+    pub fn are(&self, got: &[impl AsRef<str>]) -> bool {
+        let all = |expected: &[String]| {
+            expected.len() == got.len()
+                && expected
+                    .iter()
+                    .zip(got)
+                    .all(|(expected, got)| expected == got.as_ref())
+        };
         match self {
-            Self::Nothing(()) => &[],
-            Self::Text(value) => std::slice::from_ref(value),
-            Self::List(values) => values,
+            Self::Nothing(()) => got.is_empty(),
+            Self::Text(value) => all(std::slice::from_ref(value)),
+            Self::List(values) => all(values),
+            Self::Mapping(pattern) => match got {
+                [value] => pattern.matches.0.is_match(value.as_ref()),
+                _ => false,
+            },
+        }
+    }
+}
+
+impl fmt::Display for ExpectedValues {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Nothing(()) => f.write_str("nothing"),
+            Self::Text(value) => write!(f, "{value:?}"),
+            Self::List(values) => write!(f, "{values:?}"),
+            Self::Mapping(pattern) => write!(f, "one that matches {}", pattern.matches.0.as_str()),
         }
     }
 }
@@ -337,6 +408,8 @@ struct CaseForm {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct StepForm {
+    #[serde(default)]
+    after_ms: u64,
     #[serde(default)]
     request: Request,
     #[serde(default)]
@@ -439,6 +512,7 @@ fn kind_of(form: &CaseForm, wrong: &mut dyn FnMut(&str, &str)) -> Option<CaseKin
     }
     let steps: Vec<Step> = if form.steps.is_empty() {
         vec![Step {
+            after_ms: 0,
             request: form.request.clone().unwrap_or_default(),
             upstream: form.upstream.clone().unwrap_or_default(),
             callouts: form.callouts.clone(),
@@ -448,6 +522,7 @@ fn kind_of(form: &CaseForm, wrong: &mut dyn FnMut(&str, &str)) -> Option<CaseKin
         form.steps
             .iter()
             .map(|step| Step {
+                after_ms: step.after_ms,
                 request: step.request.clone(),
                 upstream: step.upstream.clone(),
                 callouts: step.callouts.clone(),
@@ -467,8 +542,10 @@ fn kind_of(form: &CaseForm, wrong: &mut dyn FnMut(&str, &str)) -> Option<CaseKin
             );
             right = false;
         }
+        let answers = || step.callouts.iter().map(|callout| &callout.answer);
         if (request.body.is_some() && !request.chunks.is_empty())
             || (upstream.body.is_some() && !upstream.chunks.is_empty())
+            || answers().any(|answer| !answer.body.is_empty() && !answer.chunks.is_empty())
         {
             wrong(
                 "`body` and `chunks` exclude each other",
@@ -478,6 +555,7 @@ fn kind_of(form: &CaseForm, wrong: &mut dyn FnMut(&str, &str)) -> Option<CaseKin
         }
         if (!request.trailers.is_empty() && request.chunks.is_empty())
             || (!upstream.trailers.is_empty() && upstream.chunks.is_empty())
+            || answers().any(|answer| !answer.trailers.is_empty() && answer.chunks.is_empty())
         {
             wrong(
                 "trailers follow a body in chunks only",

@@ -19,7 +19,8 @@ mod run;
 
 pub use case::{
     Callout, CalloutAnswer, Case, CaseKind, Expect, ExpectedCallout, ExpectedMessage,
-    ExpectedRequest, ExpectedValues, Failure, Nothing, Request, Step, Upstream, Values, read_cases,
+    ExpectedPattern, ExpectedRequest, ExpectedValues, Failure, Nothing, Pattern, Request, Step,
+    Upstream, Values, read_cases,
 };
 pub use drive::{Arrival, EndOfStream, Message, Outcome, Rest, Sent, play};
 pub use headers::Headers;

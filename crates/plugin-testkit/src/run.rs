@@ -175,6 +175,7 @@ fn run_once(plugin: &LoadedPlugin, case: &Case, arrival: Arrival) -> Vec<Differe
                 } else {
                     String::new()
                 };
+                elapsed += Duration::from_millis(step.after_ms);
                 let mut host = ScriptedHost::starting_at(elapsed);
                 if let Some(limit) = case.body_limit {
                     host.body_limit = limit;
@@ -266,6 +267,9 @@ fn scripted(callout: &Callout) -> ScriptedAnswer {
         status,
         headers,
         body,
+        chunks,
+        chunk_every_ms,
+        trailers,
         after_ms,
         failure,
     } = &callout.answer;
@@ -273,9 +277,21 @@ fn scripted(callout: &Callout) -> ScriptedAnswer {
         None => {
             let mut map = Headers::new().with(":status", status.to_string());
             add_all(&mut map, headers);
+            let mut pieces: Vec<Vec<u8>> = chunks
+                .iter()
+                .map(|chunk| chunk.as_bytes().to_vec())
+                .collect();
+            if !body.is_empty() {
+                pieces.push(body.as_bytes().to_vec());
+            }
+            let mut last = Headers::new();
+            add_all(&mut last, trailers);
             Ok(host::CalloutAnswer {
                 headers: map,
-                body: vec![body.as_bytes().to_vec()],
+                body: pieces,
+                trailers: (!trailers.is_empty()).then_some(last),
+                every: Duration::from_millis(*chunk_every_ms),
+                breaks: None,
             })
         }
         Some(Failure::Timeout) => Err(CalloutFailure::Timeout),
@@ -326,6 +342,7 @@ impl Check {
             response,
             delay_ms,
             log,
+            no_log,
             details,
             fault,
         } = &step.expect;
@@ -375,12 +392,21 @@ impl Check {
         if let Some(expected) = details {
             self.equal("the response-code detail", expected, &outcome.details);
         }
-        self.log(log, outcome);
+        self.log(log, no_log, outcome);
         self.callouts(&step.callouts, &outcome.host.callouts);
     }
 
-    fn log(&mut self, expected: &[String], outcome: &Outcome) {
+    fn log(&mut self, expected: &[String], never: &[String], outcome: &Outcome) {
         let lines = outcome.host.log.borrow();
+        for text in never {
+            if let Some(line) = lines.iter().find(|line| line.message.contains(text)) {
+                self.differs(
+                    "the log",
+                    format!("no line with {text:?}"),
+                    format!("{:?}", line.message),
+                );
+            }
+        }
         for text in expected {
             if !lines.iter().any(|line| line.message.contains(text)) {
                 let got: Vec<_> = lines.iter().map(|line| line.message.as_str()).collect();
@@ -455,6 +481,7 @@ impl Check {
             path,
             headers,
             body,
+            trailers,
         } = expected;
         self.equal(&format!("{what}: upstream"), upstream, &made.upstream);
         for (name, expected) in [(":method", method), (":path", path)] {
@@ -467,6 +494,11 @@ impl Check {
             }
         }
         self.headers(&format!("{what}: header"), headers, Some(&made.headers));
+        self.headers(
+            &format!("{what}: trailer"),
+            trailers,
+            made.trailers.as_ref(),
+        );
         if let Some(body) = body {
             self.equal(
                 &format!("{what}: body"),
@@ -482,17 +514,16 @@ impl Check {
         expected: &BTreeMap<String, ExpectedValues>,
         got: Option<&Headers>,
     ) {
-        for (name, values) in expected {
-            let expected = values.as_slice();
+        for (name, expected) in expected {
             let got: Vec<String> = got
                 .into_iter()
                 .flat_map(|headers| headers.values(name.as_bytes()))
                 .map(|value| String::from_utf8_lossy(value).into_owned())
                 .collect();
-            if expected != got {
+            if !expected.are(&got) {
                 self.differs(
                     &format!("{what} `{name}`"),
-                    list_of(expected),
+                    expected.to_string(),
                     list_of(&got),
                 );
             }
