@@ -11,6 +11,7 @@ mod fake;
 mod jit;
 mod json_schemas;
 mod loading;
+mod lua_patterns;
 mod pausing;
 mod sandbox;
 mod sdk;

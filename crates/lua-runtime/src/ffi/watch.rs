@@ -15,10 +15,9 @@
 //! decides: the watchdog may touch the VM only if it has changed the deadline to `OVERDUE`, and the
 //! worker, finding `OVERDUE` at the end of a call, takes the lock that the watchdog holds meanwhile.
 //!
-//! What a hook cannot end: functions that run in C for long without an instruction of Lua in between,
-//! which are the pattern functions (`find`, `match`, `gsub`, `gmatch`) on patterns and subjects made
-//! for it, and `table.sort` or `table.concat` over very much data; the memory budget bounds the
-//! latter.
+//! What a hook cannot end: functions that run in C for long without an instruction of Lua in between.
+//! Those in which the work grows faster than what they are given are the SDK's own (`strings.lua`,
+//! `sandbox.lua`); the host's ask [`Watch::is_overdue`]. The memory budget bounds the others.
 
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};

@@ -25,7 +25,8 @@ local timer = sources["=sdk/timer.lua"](core, wait, envoy)
 json.publish(envoy)
 config.publish(envoy)
 
-local sandbox = sources["=sdk/sandbox.lua"](core, wait, envoy)
+local strings = sources["=sdk/strings.lua"](core)
+local sandbox = sources["=sdk/sandbox.lua"](core, wait, envoy, strings)
 
 -- Made only for plugins that need it.
 local filter

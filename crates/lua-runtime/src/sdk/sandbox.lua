@@ -1,9 +1,9 @@
 -- The plugin's globals: a list of what it may use, nothing else. No file, process, environment, module
 -- loader, bytecode, debug library, FFI, function environment or finalizer.
-local core, wait, envoy = ...
+local core, wait, envoy, strings = ...
 local type, error, load, pcall, select, tostring = type, error, load, pcall, select, tostring
 local running, create, resume, yield = coroutine.running, coroutine.create, coroutine.resume, coroutine.yield
-local concat, collect = table.concat, collectgarbage
+local concat, collect, sub = table.concat, collectgarbage, string.sub
 local own = wait.own
 
 local function copy(from, names)
@@ -41,23 +41,53 @@ globals.math = copy(math, {
     "frexp", "huge", "ldexp", "log", "log10", "max", "min", "modf", "pi", "pow", "rad", "random",
     "randomseed", "sin", "sinh", "sqrt", "tan", "tanh",
 })
-globals.os = copy(os, { "clock", "date", "difftime", "time" })
+globals.os = copy(os, { "clock", "difftime", "time" })
+local date = os.date
+-- The C library takes its time for each item of a format.
+function globals.os.date(format, time)
+    if type(format) == "string" and #format > 1000 then
+        error("os.date takes a format of 1000 bytes at most", 2)
+    end
+    if time == nil then
+        return date(format)
+    end
+    return date(format, time)
+end
 globals.string = copy(string, {
-    "byte", "char", "find", "format", "gmatch", "gsub", "len", "lower", "match", "rep", "reverse",
-    "sub", "upper",
+    "byte", "char", "len", "lower", "rep", "reverse", "sub", "upper",
 })
-globals.table = copy(table, { "concat", "insert", "maxn", "remove", "sort" })
+globals.table = copy(table, { "concat", "insert", "maxn", "remove" })
+for _, name in ipairs({ "find", "format", "gmatch", "gsub", "match" }) do
+    globals.string[name] = strings[name]
+end
+globals.table.sort = strings.sort
 
 -- Methods of strings come from the same list, and the table that says so is out of reach.
 local string_metatable = getmetatable("")
 string_metatable.__index = globals.string
 string_metatable.__metatable = "string"
 
-globals.coroutine = copy(coroutine, { "isyieldable", "resume", "running", "status" })
+globals.coroutine = copy(coroutine, { "isyieldable", "running", "status" })
 function globals.coroutine.create(run)
     local thread = create(run)
-    own[thread] = true
+    own[thread] = 0
     return thread
+end
+-- Each coroutine that runs in another takes a part of the worker's own stack.
+local DEEPEST = 100
+local function resumed(thread, ...)
+    local within = running()
+    local depth = (within and own[within] or 0) + 1
+    if depth > DEEPEST then
+        return false, "coroutines are nested too deeply (" .. DEEPEST .. " in each other)"
+    end
+    if own[thread] then
+        own[thread] = depth
+    end
+    return resume(thread, ...)
+end
+function globals.coroutine.resume(thread, ...)
+    return resumed(thread, ...)
 end
 local function passed(done, ...)
     if not done then
@@ -67,9 +97,9 @@ local function passed(done, ...)
 end
 function globals.coroutine.wrap(run)
     local thread = create(run)
-    own[thread] = true
+    own[thread] = 0
     return function(...)
-        return passed(resume(thread, ...))
+        return passed(resumed(thread, ...))
     end
 end
 function globals.coroutine.yield(...)
@@ -80,15 +110,42 @@ function globals.coroutine.yield(...)
     return yield(...)
 end
 
--- Text only: bytecode could break the VM.
+-- Text only: bytecode could break the VM. It is handed over piece by piece: between two of them the time
+-- budget can end a load of much text.
+local PIECE = 1024
+local function load_text(chunk, name, environment)
+    local from = 1
+    return load(function()
+        local piece = sub(chunk, from, from + PIECE - 1)
+        from = from + PIECE
+        return piece
+    end, name or chunk, "t", environment)
+end
 function globals.load(chunk, name, _, environment)
-    return load(chunk, name, "t", environment or globals)
+    if type(chunk) == "function" then
+        -- Not from within the compiler, where one load in another takes much of the worker's own stack.
+        local pieces, used = {}, 0
+        while true do
+            local piece = chunk()
+            if piece == nil or piece == "" then
+                break
+            elseif type(piece) ~= "string" then
+                return nil, "reader function must return a string"
+            end
+            used = used + 1
+            pieces[used] = piece
+        end
+        chunk, name = concat(pieces, "", 1, used), name or "=(load)"
+    elseif type(chunk) ~= "string" then
+        error("load takes a string or a function", 2)
+    end
+    return load_text(chunk, name, environment or globals)
 end
 function globals.loadstring(chunk, name)
     if type(chunk) ~= "string" then
         error("loadstring takes a string", 2)
     end
-    return load(chunk, name, "t", globals)
+    return load_text(chunk, name, globals)
 end
 
 function globals.collectgarbage(option)

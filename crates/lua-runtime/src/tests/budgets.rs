@@ -329,15 +329,187 @@ fn ten_thousand_calls_leave_the_memory_as_it_was() {
 }
 
 #[test]
-fn a_slow_pattern_in_c_is_seen_when_it_returns() {
-    let mut slow = source(&[(
-        "main.lua",
-        "return { on_request_header = function()
-            string.find(string.rep('a', 120), '.-.-.-b')
-        end }",
-    )]);
-    slow.time_budget = Duration::from_millis(5);
-    let probe = probe_with(slow, "{}");
-    let fault = probe.request(&mut FakeStream::new()).unwrap_err();
-    assert_eq!(fault.cause, Cause::Time);
+fn functions_that_run_long_outside_of_lua_are_ended_too() {
+    for body in [
+        "string.find(string.rep('a', 5000), '.-.-.-.-b')",
+        "local s = string.rep('a', 5000) return s:find('.-.-.-.-b')",
+        "string.match(string.rep('a', 5000), '(.-)(.-)(.-)%1%2%3b')",
+        "for _ in string.gmatch(string.rep('a', 5000), 'a-a-a-a-b') do end",
+        "string.gsub(string.rep('a', 5000), 'a*a*a*a*b', '')",
+        "string.gsub(string.rep('a', 5000), '.-.-.-.-b', {})",
+        "string.gsub(string.rep('a', 5000), '.-.-.-.-b', function() end)",
+        "while true do pcall(string.find, string.rep('a', 5000), '.-.-.-.-b') end",
+        "coroutine.wrap(function() string.find(string.rep('a', 5000), '.-.-.-.-b') end)()",
+        "string.find(string.rep('(', 200000), '%b()%b()')",
+        "local s = string.rep('a', 100000) string.find(s, string.rep('a', 50000) .. 'b', 1, false)
+            while true do s:find(string.rep('a', 50000) .. 'b', 1, true) end",
+        "local t = {} for i = 1, 200000 do t[i] = -i % 7919 end
+            while true do table.sort(t) table.sort(t, function(a, b) return a > b end) end",
+        "local t = {} for i = 1, 100000 do t[i] = i end
+            table.sort(t, function(a, b) for i = 1, 1000 do end return a < b end)",
+        "load(string.rep('x = 1 ', 300000))",
+        "loadstring('return ' .. string.rep('{', 150) .. string.rep('1,', 500000))",
+        "load(function() return 'x = 1 ' end)",
+    ] {
+        let handler = format!("return {{ on_request_header = function()\n{OK}{body}\nend }}");
+        let mut source = source(&[("main.lua", &handler)]);
+        source.time_budget = Duration::from_millis(10);
+        source.memory_budget = 64 * 1024 * 1024;
+        let probe = probe_with(source, "{}");
+        for _ in 0..2 {
+            let began = Instant::now();
+            let Err(fault) = probe.request(&mut bad()) else {
+                panic!("{body}: it was not ended");
+            };
+            assert_eq!(fault.cause, Cause::Time, "{body}: {fault}");
+            assert!(
+                began.elapsed() < Duration::from_secs(2),
+                "{body}: {:?}",
+                began.elapsed()
+            );
+            let fine = probe.request(&mut FakeStream::new());
+            assert_eq!(fine, Ok(Decision::Continue), "{body}");
+        }
+    }
+}
+
+#[test]
+fn the_sandbox_has_no_function_that_outlasts_its_budget_by_much() {
+    // Everything that may run long in C on the largest values that the default memory budget holds.
+    let limit = Duration::from_millis(if cfg!(debug_assertions) { 3000 } else { 250 });
+    for body in [
+        "local s = string.rep('x', 5e6)",
+        "local s = string.rep('', 2147483647)",
+        "local s = string.rep('', 100000000, 'x')",
+        "local s = string.rep('x', 3e6):reverse():upper():lower()",
+        "local t = {} for i = 1, 3e5 do t[i] = 'abcdefgh' end local s = table.concat(t, ',')",
+        "local t = {} for i = 1, 3e5 do t[i] = i end for i = 1, 20 do table.insert(t, 1, i) end",
+        "local t = {} for i = 1, 3e5 do t[i] = i end for i = 1, 20 do table.remove(t, 1) end",
+        "local t = {} for i = 1, 3e5 do t[i] = i end pcall(unpack, t) pcall(unpack, t, 1, 2e9) table.maxn(t)",
+        "pcall(unpack, {}, -2147483648, 2147483647) pcall(select, 1e9, 1)",
+        "pcall(string.byte, string.rep('x', 3e6), 1, -1)",
+        "pcall(string.format, '%99999d', 1) pcall(string.format, '%99.99f', 1e308)",
+        "local s = string.format('%s%q', string.rep('x', 1e6), string.rep('\\n', 1e6))",
+        "local s = tostring(string.rep('1', 3e6)) tonumber(s) tonumber(s, 36)",
+        "pcall(os.date, string.rep('%c', 500)) pcall(os.date, '*t', 1e300) pcall(os.time, {year = 1e9})",
+        "local t = {} for i = 1, 1e5 do t['k' .. i] = i end for k in pairs(t) do t[k] = nil end
+            for i = 1, 5 do next(t) end",
+        "local s = string.rep('x', 3e6) for i = 1, 5 do s:find('y', 1, true) s:find('xy') end",
+        "envoy.base64.encode(string.rep('x', 2e6)) envoy.crypto.sha256(string.rep('x', 3e6))",
+        "pcall(envoy.json.decode, '[' .. string.rep('0,', 5e5) .. '0]')",
+        "pcall(envoy.json.decode, string.rep('[', 1e6))",
+        "pcall(envoy.json.decode, '\"' .. string.rep('\\\\u0041', 5e5) .. '\"')",
+        "pcall(envoy.re.find, string.rep('x', 3e6), 'x*y') pcall(envoy.re.gsub, string.rep('x', 1e6), 'x', 'y')",
+        "pcall(envoy.url.decode, string.rep('%41', 1e6)) pcall(envoy.url.encode, string.rep('/', 1e6))",
+    ] {
+        let handler = format!("return {{ on_request_header = function()\n{OK}{body}\nend }}");
+        let mut source = source(&[("main.lua", &handler)]);
+        source.time_budget = Duration::from_millis(20);
+        source.memory_budget = 16 * 1024 * 1024;
+        let probe = probe_with(source, "{}");
+        let began = Instant::now();
+        let outcome = probe.request(&mut bad());
+        let took = began.elapsed();
+        println!(
+            "{:>8.1} ms  {body}  {outcome:?}",
+            took.as_secs_f64() * 1000.0
+        );
+        assert!(took < limit, "{body}: {took:?}");
+        if let Err(fault) = outcome {
+            let is_budget = matches!(fault.cause, Cause::Memory | Cause::Time);
+            assert!(is_budget, "{body}: {fault}");
+        }
+        assert_eq!(
+            probe.request(&mut FakeStream::new()),
+            Ok(Decision::Continue),
+            "{body}"
+        );
+    }
+}
+
+/// Runs on a thread with a stack smaller than any worker has.
+fn on_a_small_stack(run: impl FnOnce() + Send + 'static) {
+    let thread = std::thread::Builder::new().stack_size(2 * 1024 * 1024);
+    thread.spawn(run).unwrap().join().unwrap();
+}
+
+#[test]
+fn recursion_of_any_kind_does_not_reach_the_end_of_the_workers_stack() {
+    on_a_small_stack(|| {
+        for body in [
+            "local function deep(n) return deep(n + 1) + 1 end deep(1)",
+            "local function deep() string.gsub('x', 'x', deep) end deep()",
+            "local function deep() table.sort({1, 2, 3}, deep) end deep()",
+            "local function deep() pcall(deep) deep() end deep()",
+            "local function deep() xpcall(deep, deep) end deep()",
+            "local function deep() coroutine.wrap(deep)() end deep()",
+            "local function deep() coroutine.resume(coroutine.create(deep)) deep() end deep()",
+            "local function deep() load(function() deep() return '' end) end deep()",
+            "local function deep() return 'return ' .. string.rep('(', 1e5) end load(deep())",
+            "load('return ' .. string.rep('{', 1e5)) load(string.rep('do ', 1e5))
+                load('x = ' .. string.rep('-', 3e5) .. '1') load('x = ' .. string.rep('not ', 1e5) .. '1')
+                load('x = ' .. string.rep('1 .. ', 1e5) .. '1') load(string.rep('function f() ', 1e5))",
+            "local t t = setmetatable({}, { __index = function(_, k) return t[k .. 'x'] end }) return t.x",
+            "local t t = setmetatable({}, { __tostring = function() return tostring(t) end }) tostring(t)",
+            "local t t = setmetatable({}, { __tostring = function() return string.format('%s', t) end })
+                string.format('%s', t)",
+            "local t t = setmetatable({}, { __concat = function() return t .. 'x' end }) return t .. 'x'",
+            "local t t = setmetatable({}, { __lt = function() return t < t end }) return t < t",
+            "local t t = setmetatable({}, { __eq = function(a, b) return a == b end }) local u = setmetatable({},
+                getmetatable(t)) return t == u",
+            "local t t = setmetatable({}, { __call = function() return t() + 1 end }) return t()",
+            "local t = {} for i = 1, 1e5 do t = setmetatable({}, { __index = t }) end return t.x",
+            "local t = {} for i = 1, 1e5 do t = { t } end pcall(envoy.json.encode, t)",
+            "local t = {} t[1] = t pcall(envoy.json.encode, t)",
+            "error(setmetatable({}, { __tostring = function(t) error(t) end }))",
+            "string.find(string.rep('a', 1e5), string.rep('a?', 1e5))",
+            "string.find(string.rep('(', 1e5), string.rep('(', 1e5))",
+            "pcall(envoy.json.decode, string.rep('[', 1e5))",
+        ] {
+            let handler = format!("return {{ on_request_header = function()\n{OK}{body}\nend }}");
+            for memory_budget in [8, 64] {
+                let mut source = source(&[("main.lua", &handler)]);
+                source.time_budget = Duration::from_millis(500);
+                source.memory_budget = memory_budget * 1024 * 1024;
+                let probe = probe_with(source, "{}");
+                eprintln!("{memory_budget} {body}");
+                // What matters is that this thread is still there.
+                let _ = probe.request(&mut bad());
+                let fine = probe.request(&mut FakeStream::new());
+                assert_eq!(fine, Ok(Decision::Continue), "{body}");
+            }
+        }
+    });
+}
+
+#[test]
+fn loading_and_configurations_have_a_budget_too() {
+    for (text, part) in [
+        (
+            "while true do end",
+            "the time budget of the call is used up",
+        ),
+        (
+            "string.find(string.rep('a', 5000), '.-.-.-.-b')",
+            "the time budget of the call is used up",
+        ),
+        (
+            "string.rep('x', 1e9)",
+            "the memory budget of 8388608 bytes is used up",
+        ),
+    ] {
+        let began = Instant::now();
+        let at_load = format!("{text} return {{ on_log = function() end }}");
+        let refused = super::fake::try_load(&[("main.lua", &at_load)]).unwrap_err();
+        assert!(refused.message.contains(part), "{refused}");
+        let at_configure =
+            format!("return {{ on_log = function() end, on_configure = function() {text} end }}");
+        let plugin = super::fake::try_load(&[("main.lua", &at_configure)]).unwrap();
+        let mut metrics = super::fake::FakeMetrics::default();
+        let refused = plugin
+            .configure(&super::fake::config("{}"), &mut metrics)
+            .unwrap_err();
+        assert!(refused.message.contains(part), "{refused}");
+        assert!(began.elapsed() < Duration::from_secs(20));
+    }
 }

@@ -39,3 +39,9 @@ function envoy.trace_report()
         envoy.logInfo(note)
     end
 end
+
+-- LuaJIT's own functions, to compare with.
+envoy.original = {
+    find = string.find, match = string.match, gmatch = string.gmatch, gsub = string.gsub,
+    sort = table.sort,
+}

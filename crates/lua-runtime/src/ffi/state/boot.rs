@@ -52,6 +52,7 @@ const SOURCES: &[(&CStr, &str)] = &[
         c"=sdk/envoy_filter_calls.lua",
         include_str!("../../sdk/envoy_filter_calls.lua"),
     ),
+    (c"=sdk/strings.lua", include_str!("../../sdk/strings.lua")),
     (c"=sdk/sandbox.lua", include_str!("../../sdk/sandbox.lua")),
     (c"=sdk/plugin.lua", include_str!("../../sdk/plugin.lua")),
     #[cfg(test)]

@@ -1,0 +1,393 @@
+-- The functions of `string` and `table` that in LuaJIT run in C for as long as their arguments make
+-- them, where no time budget ends them, or call back from there: patterns are matched by the host, which
+-- looks at the clock; sorting is done in Lua. Results and messages are LuaJIT's. All of this is compiled
+-- into traces, which LuaJIT's own functions are not.
+--
+-- The trap is the level of an error: it names the line that called the function here.
+local core = ...
+local call, host, text = core.call, core.host, core.text
+local type, error, tostring, tonumber, pcall = type, error, tostring, tonumber, pcall
+local rawget, rawset = rawget, rawset
+local sub, byte, match = string.sub, string.byte, string.match
+local concat, floor = table.concat, math.floor
+local getinfo, get_metatable = debug.getinfo, debug.getmetatable
+local select, format = select, string.format
+local lua_match, lua_replace = host.lua_match, host.lua_replace
+
+-- As `Kind` in lua_patterns.rs.
+local FIND, FIND_TEXT, MATCH, GLOBAL_MATCH, BY_FUNCTION, BY_TABLE = 0, 1, 2, 3, 4, 5
+local POSITION = -2
+
+local strings = {}
+
+-- Raises for the argument of this number of the function that called the caller.
+local function bad_argument(number, problem)
+    local info = getinfo(3, "n")
+    local name = info and info.name or "?"
+    if info and info.namewhat == "method" then
+        number = number - 1
+        if number == 0 then
+            error("calling '" .. name .. "' on bad self (" .. problem .. ")", 4)
+        end
+    end
+    error("bad argument #" .. number .. " to '" .. name .. "' (" .. problem .. ")", 4)
+end
+
+local function expected(wanted, value)
+    return wanted .. " expected, got " .. type(value)
+end
+
+local function wrong_kind(number, wanted, value)
+    bad_argument(number, expected(wanted, value))
+end
+
+local function bad_replacement()
+    bad_argument(3, "string/function/table expected")
+end
+
+local function to_text(value, number)
+    if type(value) == "number" then
+        return tostring(value)
+    end
+    bad_argument(number, expected("string", value))
+end
+
+-- The largest numbers are as good as those that C would make of them.
+local function to_integer(value, number)
+    local found = tonumber(value)
+    if not found or type(value) ~= "number" and type(value) ~= "string" then
+        bad_argument(number, expected("number", value))
+    end
+    if found ~= found then
+        return 0
+    end
+    if found < 0 then
+        found = -floor(-found)
+    else
+        found = floor(found)
+    end
+    return found > 2147483647 and 2147483647 or found < -2147483648 and -2147483648 or found
+end
+
+-- Raises what a negative answer means.
+local function fail(answer)
+    if answer == -4 then
+        error(text(call.data, call.length), 3)
+    elseif answer == -5 then
+        -- Here the hook takes over.
+        error("the time budget of the call is used up", 3)
+    elseif answer == -7 then
+        error("not enough memory", 3)
+    end
+    core.fail(answer, 2)
+end
+
+-- Where a search begins, counted from 0.
+local function beginning(init, length)
+    if init < 0 then
+        init = length + init
+        return init < 0 and 0 or init
+    end
+    init = init == 0 and 0 or init - 1
+    return init > length and length or init
+end
+
+local function capture(subject, index)
+    local pair = call.pairs[index]
+    local start, length = pair.name_length, pair.value_length
+    if length == POSITION then
+        return start + 1
+    end
+    return sub(subject, start + 1, start + length)
+end
+
+local function captures_from(subject, index, count)
+    if index == count then
+        return
+    end
+    return capture(subject, index), captures_from(subject, index + 1, count)
+end
+
+-- The captures of the match that was found last, `count` of them.
+local function captures(subject, count)
+    if count == 1 then
+        return capture(subject, 0)
+    elseif count == 2 then
+        return capture(subject, 0), capture(subject, 1)
+    elseif count == 3 then
+        return capture(subject, 0), capture(subject, 1), capture(subject, 2)
+    elseif count == 4 then
+        return capture(subject, 0), capture(subject, 1), capture(subject, 2), capture(subject, 3)
+    end
+    return captures_from(subject, 0, count)
+end
+
+function strings.find(subject, pattern, init, plain)
+    if type(subject) ~= "string" then
+        subject = to_text(subject, 1)
+    end
+    if type(pattern) ~= "string" then
+        pattern = to_text(pattern, 2)
+    end
+    local from = init == nil and 0 or beginning(to_integer(init, 3), #subject)
+    local kind = plain and FIND_TEXT or FIND
+    local answer = lua_match(call, kind, subject, #subject, pattern, #pattern, from)
+    if answer == 1 then
+        return call.number + 1, call.count
+    elseif answer == 0 then
+        return nil
+    elseif answer < 0 then
+        fail(answer)
+    end
+    return call.number + 1, call.count, captures(subject, answer - 1)
+end
+
+function strings.match(subject, pattern, init)
+    if type(subject) ~= "string" then
+        subject = to_text(subject, 1)
+    end
+    if type(pattern) ~= "string" then
+        pattern = to_text(pattern, 2)
+    end
+    local from = init == nil and 0 or beginning(to_integer(init, 3), #subject)
+    local answer = lua_match(call, MATCH, subject, #subject, pattern, #pattern, from)
+    if answer == 2 then
+        return capture(subject, 0)
+    elseif answer == 0 then
+        return nil
+    elseif answer < 0 then
+        fail(answer)
+    end
+    return captures(subject, answer - 1)
+end
+
+function strings.gmatch(subject, pattern)
+    if type(subject) ~= "string" then
+        subject = to_text(subject, 1)
+    end
+    if type(pattern) ~= "string" then
+        pattern = to_text(pattern, 2)
+    end
+    local from = 0
+    return function()
+        if from > #subject then
+            return
+        end
+        local answer = lua_match(call, GLOBAL_MATCH, subject, #subject, pattern, #pattern, from)
+        if answer == 0 then
+            return
+        elseif answer < 0 then
+            fail(answer)
+        end
+        local stop = call.count
+        from = stop == call.number and stop + 1 or stop
+        return captures(subject, answer - 1)
+    end
+end
+
+local function replace(subject, pattern, replacement, most, kind)
+    local anchored = byte(pattern, 1) == 94
+    local pieces, used, count, from, copied = {}, 0, 0, 0, 0
+    while count < most do
+        local answer = lua_match(call, kind, subject, #subject, pattern, #pattern, from)
+        if answer == 0 then
+            break
+        elseif answer < 0 then
+            return answer
+        end
+        count = count + 1
+        local start, stop = call.number, call.count
+        local value
+        if kind == BY_TABLE then
+            value = replacement[capture(subject, 0)]
+        else
+            value = replacement(captures(subject, answer - 1))
+        end
+        if not value then
+            value = sub(subject, start + 1, stop)
+        elseif type(value) ~= "string" and type(value) ~= "number" then
+            error("invalid replacement value (a " .. type(value) .. ")", 3)
+        end
+        if start > copied then
+            used = used + 1
+            pieces[used] = sub(subject, copied + 1, start)
+        end
+        used = used + 1
+        pieces[used] = value
+        copied = stop
+        from = stop > start and stop or start + 1
+        if anchored or from > #subject then
+            break
+        end
+    end
+    if count == 0 then
+        return 0, subject
+    end
+    pieces[used + 1] = sub(subject, copied + 1)
+    return count, concat(pieces, "", 1, used + 1)
+end
+
+function strings.gsub(subject, pattern, replacement, most)
+    if type(subject) ~= "string" then
+        subject = to_text(subject, 1)
+    end
+    if type(pattern) ~= "string" then
+        pattern = to_text(pattern, 2)
+    end
+    local kind = type(replacement)
+    if kind == "number" then
+        replacement, kind = tostring(replacement), "string"
+    elseif kind ~= "string" and kind ~= "function" and kind ~= "table" then
+        bad_replacement()
+    end
+    most = most == nil and 2147483647 or to_integer(most, 4)
+    if kind ~= "string" then
+        local count, made = replace(subject, pattern, replacement, most,
+            kind == "table" and BY_TABLE or BY_FUNCTION)
+        if count < 0 then
+            fail(count)
+        end
+        return made, count
+    end
+    local count = lua_replace(call, subject, #subject, pattern, #pattern, replacement, #replacement, most)
+    if count < 0 then
+        fail(count)
+    end
+    return text(call.data, call.length), count
+end
+
+local function less(a, b)
+    return a < b
+end
+
+-- Quicksort with the middle of three as pivot, step for step as LuaJIT sorts, so that equal ones come
+-- out in the same order.
+local function sort_part(list, low, high, before)
+    while low < high do
+        local first, last = rawget(list, low), rawget(list, high)
+        if before(last, first) then
+            rawset(list, low, last)
+            rawset(list, high, first)
+        end
+        if high - low == 1 then
+            return
+        end
+        local middle = floor((low + high) / 2)
+        local pivot = rawget(list, middle)
+        first = rawget(list, low)
+        if before(pivot, first) then
+            rawset(list, middle, first)
+            rawset(list, low, pivot)
+        else
+            last = rawget(list, high)
+            if before(last, pivot) then
+                rawset(list, middle, last)
+                rawset(list, high, pivot)
+            end
+        end
+        if high - low == 2 then
+            return
+        end
+        pivot = rawget(list, middle)
+        rawset(list, middle, rawget(list, high - 1))
+        rawset(list, high - 1, pivot)
+        local i, j = low, high - 1
+        while true do
+            i = i + 1
+            local left = rawget(list, i)
+            while before(left, pivot) do
+                if i >= high then
+                    error("invalid order function for sorting", 0)
+                end
+                i = i + 1
+                left = rawget(list, i)
+            end
+            j = j - 1
+            local right = rawget(list, j)
+            while before(pivot, right) do
+                if j <= low then
+                    error("invalid order function for sorting", 0)
+                end
+                j = j - 1
+                right = rawget(list, j)
+            end
+            if j < i then
+                break
+            end
+            rawset(list, i, right)
+            rawset(list, j, left)
+        end
+        pivot = rawget(list, high - 1)
+        rawset(list, high - 1, rawget(list, i))
+        rawset(list, i, pivot)
+        -- The smaller part by a call, the larger one by the loop.
+        if i - low < high - i then
+            sort_part(list, low, i - 1, before)
+            low = i + 1
+        else
+            sort_part(list, i + 1, high, before)
+            high = i - 1
+        end
+    end
+end
+
+-- Errors of the sorting itself name no place; the plugin's own, in its function, do.
+local function sorted(done, problem)
+    if not done then
+        if type(problem) == "string" then
+            if problem == "invalid order function for sorting" then
+                error(problem, 3)
+            end
+            local comparison = match(problem, "^sdk/strings%.lua:%d+: (.*)$")
+            if comparison then
+                error(comparison, 3)
+            end
+        end
+        error(problem, 0)
+    end
+end
+
+function strings.sort(list, before)
+    if type(list) ~= "table" then
+        wrong_kind(1, "table", list)
+    end
+    if before ~= nil and type(before) ~= "function" then
+        wrong_kind(2, "function", before)
+    end
+    sorted(pcall(sort_part, list, 1, #list, before or less))
+end
+
+-- LuaJIT's own calls `__tostring` from C, one in another until the worker's own stack is at its end.
+local function as_text(value)
+    if type(value) == "table" then
+        local metatable = get_metatable(value)
+        if metatable and rawget(metatable, "__tostring") then
+            return tostring(value)
+        end
+    end
+    return value
+end
+local function all_as_text(index, count, value, ...)
+    if index > count then
+        return
+    end
+    return as_text(value), all_as_text(index + 1, count, ...)
+end
+
+-- Calls at the end, so that messages name the plugin's line.
+function strings.format(template, ...)
+    local count = select("#", ...)
+    if count == 1 then
+        local a = ...
+        return format(template, as_text(a))
+    elseif count == 2 then
+        local a, b = ...
+        return format(template, as_text(a), as_text(b))
+    elseif count == 3 then
+        local a, b, c = ...
+        return format(template, as_text(a), as_text(b), as_text(c))
+    end
+    return format(template, all_as_text(1, count, ...))
+end
+
+return strings
