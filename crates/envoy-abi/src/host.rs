@@ -16,7 +16,7 @@ use crate::callbacks::Callbacks;
 use crate::module::FilterConfig;
 use crate::raw::{
     EnvoyBuffer, EnvoyHeader, FilterPtr, ModuleBuffer, ModuleHeader, TimingInfo, body_type,
-    header_type, metadata_source,
+    header_type, metadata_source, timing,
 };
 use crate::timers::{TimerKey, timers};
 
@@ -526,18 +526,18 @@ impl Host for EnvoyHost<'_> {
     }
 
     fn timing(&self) -> Timing {
-        let mut info = TimingInfo::default();
-        // SAFETY: the filter is alive during its hook; the result goes to a local of the ABI's layout.
+        let mut info = TimingInfo::EMPTY;
+        // SAFETY: the filter is alive during its hook; the result goes to a local that is larger than
+        // what the ABI describes.
         unsafe { (self.callbacks.http_get_timing_info)(self.filter, &raw mut info) };
-        let since = |nanoseconds: i64| u64::try_from(nanoseconds).ok().map(Duration::from_nanos);
         Timing {
-            complete: since(info.request_complete),
-            first_upstream_sent: since(info.first_upstream_sent),
-            last_upstream_sent: since(info.last_upstream_sent),
-            first_upstream_received: since(info.first_upstream_received),
-            last_upstream_received: since(info.last_upstream_received),
-            first_downstream_sent: since(info.first_downstream_sent),
-            last_downstream_sent: since(info.last_downstream_sent),
+            complete: info.moment(timing::COMPLETE),
+            first_upstream_sent: info.moment(timing::FIRST_UPSTREAM_SENT),
+            last_upstream_sent: info.moment(timing::LAST_UPSTREAM_SENT),
+            first_upstream_received: info.moment(timing::FIRST_UPSTREAM_RECEIVED),
+            last_upstream_received: info.moment(timing::LAST_UPSTREAM_RECEIVED),
+            first_downstream_sent: info.moment(timing::FIRST_DOWNSTREAM_SENT),
+            last_downstream_sent: info.moment(timing::LAST_DOWNSTREAM_SENT),
         }
     }
 

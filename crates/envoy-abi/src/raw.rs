@@ -149,20 +149,44 @@ pub(crate) mod metadata_source {
     pub(crate) const HOST_LOCALITY: u32 = 4;
 }
 
-/// `envoy_dynamic_module_type_timing_info`: nanoseconds; all but the first since that first, and
-/// negative where there is none.
+/// How many moments [`TimingInfo`] has on Envoy 1.40.
+const MOMENTS: usize = 19;
+
+/// `envoy_dynamic_module_type_timing_info_v2`: when what happened, in nanoseconds since the stream began
+/// (the first: since 1970), and then whether it did.
 #[repr(C)]
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy)]
 pub(crate) struct TimingInfo {
-    /// Since 1970.
-    pub(crate) start: i64,
-    pub(crate) request_complete: i64,
-    pub(crate) first_upstream_sent: i64,
-    pub(crate) last_upstream_sent: i64,
-    pub(crate) first_upstream_received: i64,
-    pub(crate) last_upstream_received: i64,
-    pub(crate) first_downstream_sent: i64,
-    pub(crate) last_downstream_sent: i64,
+    moments: [i64; MOMENTS],
+    there: [u8; MOMENTS],
+    /// Envoy fills in all that it knows of, which a later minor may add to.
+    reserve: [u64; 16],
+}
+
+impl TimingInfo {
+    pub(crate) const EMPTY: Self = Self {
+        moments: [0; MOMENTS],
+        there: [0; MOMENTS],
+        reserve: [0; 16],
+    };
+
+    /// The moment at a place (see [`timing`]), if there is one.
+    pub(crate) fn moment(&self, place: usize) -> Option<std::time::Duration> {
+        let there = self.there.get(place).is_some_and(|there| *there != 0);
+        let nanoseconds = u64::try_from(*self.moments.get(place)?).ok()?;
+        there.then(|| std::time::Duration::from_nanos(nanoseconds))
+    }
+}
+
+/// Places in [`TimingInfo`].
+pub(crate) mod timing {
+    pub(crate) const FIRST_UPSTREAM_SENT: usize = 9;
+    pub(crate) const LAST_UPSTREAM_SENT: usize = 10;
+    pub(crate) const FIRST_UPSTREAM_RECEIVED: usize = 11;
+    pub(crate) const LAST_UPSTREAM_RECEIVED: usize = 13;
+    pub(crate) const FIRST_DOWNSTREAM_SENT: usize = 14;
+    pub(crate) const LAST_DOWNSTREAM_SENT: usize = 15;
+    pub(crate) const COMPLETE: usize = 17;
 }
 
 /// `envoy_dynamic_module_type_metrics_result`
