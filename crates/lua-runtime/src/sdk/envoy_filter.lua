@@ -57,6 +57,9 @@ for name, level in pairs(LEVELS) do
     end
 end
 
+-- Every object that was made.
+local objects = setmetatable({}, { __mode = "k" })
+
 -- An object with these methods, and the log functions. `iterate` is what `pairs` does, `index` finds
 -- members instead of the methods alone.
 function filter.object(methods, iterate, index)
@@ -69,7 +72,12 @@ function filter.object(methods, iterate, index)
         __metatable = "envoy",
     })
     filter.iterators[made] = iterate
+    objects[made] = true
     return made
+end
+
+function filter.is_object(value)
+    return value ~= nil and objects[value] == true
 end
 local object = filter.object
 

@@ -21,9 +21,15 @@ local function headers_of(count, all)
 end
 
 -- What Envoy's filter says of a call that brought no response.
-local function failure()
+local function failure(reason)
+    if reason == "timeout" then
+        return { [":status"] = "504" }, "upstream request timeout"
+    end
     return { [":status"] = "503" }, "upstream failure"
 end
+
+-- In milliseconds: the longest that a call may take, where the script sets no end.
+local LONGEST = 24 * 3600 * 1000
 
 local OPTIONS = {
     asynchronous = true, timeout_ms = true, trace_sampled = true, return_duplicate_headers = true,
@@ -41,6 +47,20 @@ local function check_options(options)
         error("'timeout_ms' option must be a number", 3)
     end
     return timeout or 0
+end
+
+-- Starts the call with the staged headers; false: it cannot be made now.
+local function start(cluster, body, timeout)
+    if host_callout(call, cluster, #cluster, body, #body, timeout) == 1 then
+        return true
+    end
+    local reason = text(call.data, call.length)
+    if reason == "no upstream of that name" then
+        error("http call cluster invalid. Must be configured", 3)
+    elseif reason == "`:method`, `:path` or `:authority` is missing" then
+        error("http call headers must include ':path', ':method', and ':authority'", 3)
+    end
+    return false
 end
 
 local function http_call(_, cluster, headers, body, options, asynchronous)
@@ -69,7 +89,7 @@ local function http_call(_, cluster, headers, body, options, asynchronous)
     end
     suspendable("httpCall()")
     core.stage_pairs(headers, "header")
-    local started = filter.start_call(cluster, body, timeout, asynchronous)
+    local started = start(cluster, body, timeout > 0 and timeout or LONGEST)
     local id = call.number
     if asynchronous then
         if started then
@@ -91,20 +111,6 @@ local function http_call(_, cluster, headers, body, options, asynchronous)
     end
     local response = text(call.data, call.length)
     return headers_of(call.count, all), response ~= "" and response or nil
-end
-
--- Starts the call with the staged headers; false: it cannot be made now.
-function filter.start_call(cluster, body, timeout)
-    if host_callout(call, cluster, #cluster, body, #body, timeout) == 1 then
-        return true
-    end
-    local reason = text(call.data, call.length)
-    if reason == "no upstream of that name" then
-        error("http call cluster invalid. Must be configured", 3)
-    elseif reason == "`:method`, `:path` or `:authority` is missing" then
-        error("http call headers must include ':path', ':method', and ':authority'", 3)
-    end
-    return false
 end
 
 -- What the proxy says for itself.

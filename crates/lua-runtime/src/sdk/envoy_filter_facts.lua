@@ -4,12 +4,12 @@
 -- The trap: what Envoy does not show to modules must not look like "there is none". A fact on which
 -- decisions rest raises an error; what scripts have to expect to be missing is nil, with a warning.
 local core, filter, envoy, metadata = ...
-local call, host, fail = core.call, core.host, core.fail
+local call, host, text, fail = core.call, core.host, core.text, core.fail
 local type, error, pairs, tonumber = type, error, pairs, tonumber
 local sub, find, char, insert = string.sub, string.find, string.char, table.insert
 local object, refuse, to_string, never = filter.object, filter.refuse, filter.to_string, filter.never
 local attribute = envoy.attribute
-local host_clear_route_cache = host.clear_route_cache
+local host_clear_route_cache, host_override_host = host.clear_route_cache, host.override_host
 
 local virtual_host = object({ metadata = function() return metadata.virtual_host end })
 local route = object({ metadata = function() return metadata.route end })
@@ -209,8 +209,6 @@ function facts.connection() return connection end
 function facts.connectionStreamInfo() return connection_info end
 function facts.filterContext() return metadata.context end
 
-local override = envoy.req.set_upstream_override_host
-
 function facts.setUpstreamOverrideHost(_, address, strict)
     if type(address) ~= "string" then
         address = to_string(address, 1, "setUpstreamOverrideHost")
@@ -218,7 +216,12 @@ function facts.setUpstreamOverrideHost(_, address, strict)
     if strict ~= nil and type(strict) ~= "boolean" then
         refuse(2, "setUpstreamOverrideHost", "boolean", strict)
     end
-    override(address, strict)
+    local answer = host_override_host(call, address, #address, strict and 1 or 0)
+    if answer == -4 then
+        error(text(call.data, call.length), 2)
+    elseif answer < 0 then
+        fail(answer)
+    end
 end
 
 function facts.clearRouteCache()

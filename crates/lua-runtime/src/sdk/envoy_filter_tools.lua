@@ -2,7 +2,7 @@
 local core, filter, envoy = ...
 local call, host, fail = core.call, core.host, core.fail
 local type, error, tonumber, tostring = type, error, tonumber, tostring
-local floor, format = math.floor, string.format
+local floor, format, sub, lower = math.floor, string.format, string.sub, string.lower
 local object, refuse, to_string = filter.object, filter.refuse, filter.to_string
 local host_now, host_now_micros = host.now, host.clock_micros
 
@@ -90,6 +90,52 @@ local stats = object({
         return (metric_object(HISTOGRAM, "histogram", name))
     end,
 })
+
+-- Keys and signatures.
+local import_key, verify_signature = envoy.crypto.import_public_key, envoy.crypto.verify_signature
+
+local function bytes_of(value, length, number, name)
+    if type(value) ~= "string" then
+        value = to_string(value, number, name, 4)
+    end
+    if type(length) ~= "number" then
+        refuse(number + 1, name, "number", length, 4)
+    elseif not (length >= 0 and length <= #value) then
+        error("bad argument #" .. number + 1 .. " to '" .. name .. "' (there are " .. #value .. " bytes)", 3)
+    end
+    return sub(value, 1, length)
+end
+
+function facts.importPublicKey(_, der, length)
+    local key = import_key((bytes_of(der, length, 1, "importPublicKey")))
+    return object({ get = function() return key end })
+end
+
+local DIGESTS = { sha1 = true, sha224 = true, sha256 = true, sha384 = true, sha512 = true }
+
+-- Envoy takes the text that a key's `get()` answers; the key itself is taken here, too.
+function facts.verifySignature(_, digest, key, signature, signature_length, data, data_length)
+    if type(digest) ~= "string" then
+        digest = to_string(digest, 1, "verifySignature")
+    end
+    if filter.is_object(key) and key.get then
+        key = key:get()
+    end
+    if type(key) ~= "string" then
+        refuse(2, "verifySignature", "string", key)
+    end
+    signature = bytes_of(signature, signature_length, 3, "verifySignature")
+    data = bytes_of(data, data_length, 5, "verifySignature")
+    local known = DIGESTS[lower(digest)]
+    if known and verify_signature(lower(digest), key, signature, data) then
+        return true, nil
+    elseif not import_key(key) then
+        error("invalid public key", 2)
+    elseif not known then
+        return false, digest .. " is not supported."
+    end
+    return false, "Failed to verify digest. Error code: 0"
+end
 
 -- Clocks.
 local MILLISECOND, MICROSECOND = 0, 1

@@ -2,8 +2,8 @@
 //! Envoy's filter does, is `crates/e2e/tests/envoy_lua.rs`.
 
 use outrider_plugin_api::{
-    BodyMode, Call, CalloutFailure, CalloutId, CalloutResponse, Decision, Direction, HeaderMap,
-    Pause, Phase, Slot, Wake,
+    BodyMode, Call, CalloutFailure, CalloutId, CalloutResponse, Decision, HeaderMap, Pause, Phase,
+    Slot, Wake,
 };
 
 use super::fake::{FakeStream, Probe, probe, try_load};
