@@ -6,7 +6,9 @@
 use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -19,6 +21,7 @@ use hyper_util::server::conn::auto;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
+use tokio::time::Sleep;
 
 /// Names and values, in order.
 pub type Fields = Vec<(String, String)>;
@@ -34,6 +37,8 @@ pub struct Answer {
     pub body: AnswerBody,
     /// How long it takes until the answer begins.
     pub after: Duration,
+    /// The time between two pieces of the body.
+    pub every: Duration,
     /// Instead of all that.
     pub failure: Option<AnswerFailure>,
 }
@@ -46,6 +51,7 @@ impl Default for Answer {
             headers: Fields::new(),
             body: AnswerBody::Whole(Bytes::new()),
             after: Duration::ZERO,
+            every: Duration::ZERO,
             failure: None,
         }
     }
@@ -287,22 +293,42 @@ async fn answer(
                 }
                 frames.push_back(Frame::trailers(map));
             }
-            response.body(Pieces(frames).boxed())
+            response.body(
+                Pieces {
+                    frames,
+                    every: answer.every,
+                    pause: None,
+                }
+                .boxed(),
+            )
         }
     }
 }
 
-/// A body of frames that are all there already, whose length is not told.
-struct Pieces(VecDeque<Frame<Bytes>>);
+/// A body of frames with pauses between them, whose length is not told.
+struct Pieces {
+    frames: VecDeque<Frame<Bytes>>,
+    every: Duration,
+    pause: Option<Pin<Box<Sleep>>>,
+}
 
 impl hyper::body::Body for Pieces {
     type Data = Bytes;
     type Error = Infallible;
 
     fn poll_frame(
-        mut self: std::pin::Pin<&mut Self>,
-        _: &mut std::task::Context<'_>,
-    ) -> std::task::Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        std::task::Poll::Ready(self.0.pop_front().map(Ok))
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        if let Some(pause) = &mut self.pause {
+            ready!(pause.as_mut().poll(context));
+            self.pause = None;
+        }
+        let frame = self.frames.pop_front();
+        let is_followed = self.frames.front().is_some_and(Frame::is_data);
+        if is_followed && !self.every.is_zero() {
+            self.pause = Some(Box::pin(tokio::time::sleep(self.every)));
+        }
+        Poll::Ready(frame.map(Ok))
     }
 }

@@ -3,6 +3,7 @@
 use super::ChainRun;
 use super::Effects;
 use super::call::{Action, count};
+use crate::call_times::Stopwatch;
 use crate::callout::Wake;
 use crate::host::Host;
 use crate::phase::{Direction, Phase};
@@ -62,7 +63,10 @@ impl ChainRun {
             may_wait: true,
             may_route,
         };
-        match plugin.event(&mut state.slot, wake, &mut view) {
+        let watch = Stopwatch::start(called.times.as_deref(), &*view.host);
+        let outcome = plugin.event(&mut state.slot, wake, &mut view);
+        watch.stop(Phase::headers(direction), view.host);
+        match outcome {
             Ok(None) => {}
             Ok(Some(reply)) => {
                 // There is but one response; a reply that others look at comes first.

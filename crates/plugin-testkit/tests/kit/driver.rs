@@ -391,6 +391,7 @@ fn refusing(phase: Phase) -> Build {
             headers: vec![(b"x-why".to_vec(), b"no".to_vec())],
             body: b"go away".to_vec(),
             details: String::new(),
+            ..Reply::default()
         })))
     })
 }

@@ -9,3 +9,4 @@ mod cases;
 mod circuits;
 mod driver;
 mod scripted;
+mod waiting;
