@@ -84,6 +84,8 @@ unsafe extern "C" fn envoy_dynamic_module_on_bootstrap_extension_config_new(
                 );
             }
         }
+        // SAFETY: the configuration is alive during its own hook. Envoy starts no worker before this.
+        unsafe { (callbacks.bootstrap_extension_config_signal_init_complete)(config) }
         Box::into_raw(Box::new(Extension { config }))
             .cast_const()
             .cast()

@@ -184,6 +184,7 @@ callbacks! {
     fn http_filter_scheduler_commit(scheduler: SchedulerPtr, event: u64);
     fn http_filter_scheduler_delete(scheduler: SchedulerPtr);
 
+    fn bootstrap_extension_config_signal_init_complete(config: ConfigPtr);
     fn bootstrap_extension_register_admin_handler(
         config: ConfigPtr, path: ModuleBuffer, help: ModuleBuffer, removable: bool, mutates_state: bool,
     ) -> bool;
