@@ -1,23 +1,103 @@
-//! The module's pages on Envoy's admin port.
+//! The module's pages on Envoy's admin port: what lives, what it uses, what failed. As text for people,
+//! and as JSON with `?format=json`.
+//!
+//! Envoy sends both as `text/plain` and forbids browsers to guess, so there is no HTML.
+//!
+//! Made on Envoy's main thread, from what is there anyhow: nothing is asked of a worker, and no lock
+//! that a worker may want is held for longer than it takes to copy a few numbers. No configuration of
+//! a plugin is shown, because it may hold secrets.
+
+mod state;
+mod text;
 
 use outrider_envoy_abi::{AdminAnswer, AdminPage, AdminPages};
+use serde_json::{Value, json};
 
+use self::state::State;
 use crate::Outrider;
 
-const PAGES: &[AdminPage] = &[AdminPage {
-    path: "/outrider",
-    help: "Outrider: what its plugins do",
-}];
+const ALL: &str = "/outrider";
+const GENERATIONS: &str = "/outrider/generations";
+const PLUGINS: &str = "/outrider/plugins";
+
+const PAGES: &[AdminPage] = &[
+    AdminPage {
+        path: ALL,
+        help: "Outrider: generations and plugins (?format=json)",
+    },
+    AdminPage {
+        path: GENERATIONS,
+        help: "Outrider: the plugin configurations that live (?format=json)",
+    },
+    AdminPage {
+        path: PLUGINS,
+        help: "Outrider: plugins with versions, VMs, failures, circuits (?format=json)",
+    },
+];
 
 impl AdminPages for Outrider {
     fn pages(&self) -> &'static [AdminPage] {
         PAGES
     }
 
-    fn answer(&self, path: &str, _query: &str) -> AdminAnswer {
+    fn answer(&self, path: &str, query: &str) -> AdminAnswer {
+        let form = match form(query) {
+            Ok(form) => form,
+            Err(message) => {
+                return AdminAnswer {
+                    status: 400,
+                    body: message,
+                };
+            }
+        };
+        let state = State::of(&self.registry);
         AdminAnswer {
             status: 200,
-            body: format!("{path}\n"),
+            body: match form {
+                Form::Text => text(path, &state),
+                Form::Json => format!("{:#}\n", json(path, &state)),
+            },
         }
     }
 }
+
+/// What a page is written in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Form {
+    Text,
+    Json,
+}
+
+fn form(query: &str) -> Result<Form, String> {
+    let asked = query
+        .split('&')
+        .filter_map(|part| part.strip_prefix("format="))
+        .next_back();
+    match asked {
+        None | Some("text") => Ok(Form::Text),
+        Some("json") => Ok(Form::Json),
+        Some(other) => Err(format!(
+            "there is no format {}: the formats are text and json\n",
+            text::plain(other)
+        )),
+    }
+}
+
+fn text(path: &str, state: &State) -> String {
+    match path {
+        GENERATIONS => text::generations(state),
+        PLUGINS => text::plugins(state),
+        _ => text::all(state),
+    }
+}
+
+fn json(path: &str, state: &State) -> Value {
+    match path {
+        GENERATIONS => json!({ "generations": state.generations }),
+        PLUGINS => json!({ "plugins": state.plugins }),
+        _ => json!(state),
+    }
+}
+
+#[cfg(test)]
+mod tests;

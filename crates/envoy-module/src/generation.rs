@@ -3,10 +3,11 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
+use std::time::SystemTime;
 
 use outrider_envoy_abi::{FilterConfig, MetricTable, RouteConfig};
 use outrider_plugin_api::{Chain, Link, Plugin};
-use outrider_plugin_formats::{self as formats, Group, PluginEntry, RoutePlugin};
+use outrider_plugin_formats::{self as formats, Group, PluginEntry, PluginTime, RoutePlugin};
 use serde_json::Value;
 
 use crate::document::Refusal;
@@ -20,6 +21,8 @@ use crate::route::Route;
 #[derive(Debug)]
 pub(crate) struct Core {
     pub(crate) id: u64,
+    pub(crate) since: SystemTime,
+    pub(crate) plugin_time: PluginTime,
     /// Hears of this core's end.
     filter: Weak<Filter>,
     plugins: BTreeMap<String, GenerationPlugin>,
@@ -43,13 +46,14 @@ impl Core {
         let mut plugins = BTreeMap::new();
         let mut refusals = Vec::new();
         let body_limit = document.body_limit;
+        let plugin_time = document.plugin_time;
         let place = Place {
             workers,
             log_folder: document.log_folder.map(Into::into),
         };
         for entry in document.plugins {
             let name = entry.name.clone();
-            match load(entry, &place, known) {
+            match load(entry, &place, plugin_time, known) {
                 Ok(plugin) => {
                     if plugins.insert(name.clone(), plugin).is_some() {
                         refusals.push(Refusal::new(format!("plugin {name} is listed twice")));
@@ -60,6 +64,8 @@ impl Core {
         }
         let mut core = Self {
             id,
+            since: SystemTime::now(),
+            plugin_time,
             filter,
             plugins,
             base: Arc::default(),
@@ -73,6 +79,11 @@ impl Core {
         } else {
             Err(refusals)
         }
+    }
+
+    /// Its plugins, by name.
+    pub(crate) fn plugins(&self) -> impl ExactSizeIterator<Item = &GenerationPlugin> {
+        self.plugins.values()
     }
 
     /// The gateway's chain.
@@ -133,16 +144,21 @@ impl<'a> Order<'a> {
     }
 }
 
-fn load(entry: PluginEntry, place: &Place, known: &mut Code) -> Result<GenerationPlugin, Refusal> {
+fn load(
+    entry: PluginEntry,
+    place: &Place,
+    plugin_time: PluginTime,
+    known: &mut Code,
+) -> Result<GenerationPlugin, Refusal> {
     let key = CodeKey::new(&entry, place);
     let code = if let Some(code) = known.get(&key) {
         Arc::clone(code)
     } else {
         let code = plugin::load(&entry, place)?;
-        known.insert(key, Arc::clone(&code));
+        known.insert(key.clone(), Arc::clone(&code));
         code
     };
-    GenerationPlugin::new(entry, code)
+    GenerationPlugin::new(entry, key, code, plugin_time)
 }
 
 impl Drop for Core {

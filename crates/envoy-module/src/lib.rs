@@ -4,8 +4,10 @@
 //! All talk with Envoy is `envoy-abi`'s; what a stream does in its chain is `plugin-api`'s.
 
 mod admin;
+mod circuits;
 mod document;
 mod generation;
+mod last_faults;
 mod merge;
 mod metrics;
 mod plugin;

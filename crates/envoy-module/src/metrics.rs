@@ -49,6 +49,19 @@ impl Names {
         values.get(metric.0 as usize)
     }
 
+    /// How many there are, and how many there may be.
+    pub(crate) fn usage(&self) -> (usize, usize) {
+        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        (known.len(), CAPACITY)
+    }
+
+    /// A counter's or gauge's value; 0 for one that could not be defined.
+    pub(crate) fn read(&self, metric: Option<MetricId>) -> u64 {
+        metric
+            .and_then(|metric| self.value(metric))
+            .map_or(0, |value| value.load(Ordering::Relaxed))
+    }
+
     fn define_in(&self, context: &ConfigContext<'_>) -> Box<[Option<EnvoyMetric>]> {
         let known = self
             .known

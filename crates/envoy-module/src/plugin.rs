@@ -7,19 +7,22 @@ use std::time::Duration;
 
 use outrider_lua_runtime as lua_runtime;
 use outrider_plugin_api::{
-    BodyMode, Cause, ConfiguredPlugin, FailureAction, FailureLogHandle, FailurePolicy, Interest,
-    Link, LinkMetrics, LoadError, Plugin, ScopedConfig,
+    BodyMode, CallTimes, Cause, Circuit, ConfiguredPlugin, FailureAction, FailureLogHandle,
+    FailurePolicy, FaultLog, Interest, Link, LinkMetrics, LoadError, Plugin, PluginStatus,
+    ScopedConfig,
 };
-use outrider_plugin_formats::{self as formats, PluginEntry, Runtime};
+use outrider_plugin_formats::{self as formats, PluginEntry, PluginTime, Runtime};
 use serde_json::{Map, Value};
 
+use crate::circuits;
 use crate::document::Refusal;
+use crate::last_faults;
 use crate::merge::merge;
 use crate::metrics::Definer;
 use crate::source;
 
 /// What of an entry decides its code: entries that agree in it share one loaded plugin.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct CodeKey(String);
 
 impl CodeKey {
@@ -86,6 +89,7 @@ fn policy(policy: &formats::FailurePolicy) -> FailurePolicy {
             Cause::Time => formats::Cause::Time,
             Cause::Memory => formats::Cause::Memory,
             Cause::Unavailable => formats::Cause::Unavailable,
+            Cause::Circuit => formats::Cause::Circuit,
         };
         match policy.action(cause) {
             formats::FailureAction::Open => FailureAction::Open,
@@ -107,6 +111,11 @@ impl Configured {
         self.known.get(&route.cloned())?.upgrade()
     }
 
+    fn in_use(&self) -> usize {
+        let living = |known: &&Weak<dyn ConfiguredPlugin>| known.strong_count() > 0;
+        self.known.values().filter(living).count()
+    }
+
     fn add(&mut self, route: Option<Arc<str>>, made: &Arc<dyn ConfiguredPlugin>) {
         self.known.insert(route, Arc::downgrade(made));
         // Now and then only: 10,000 routes come one by one.
@@ -121,18 +130,25 @@ impl Configured {
 #[derive(Debug)]
 pub(crate) struct GenerationPlugin {
     pub(crate) entry: PluginEntry,
+    key: CodeKey,
     name: Arc<str>,
     code: Arc<dyn Plugin>,
     schema: Option<jsonschema::Validator>,
     failure_policy: FailurePolicy,
     metrics: LinkMetrics,
     faults: FailureLogHandle,
+    times: Option<Arc<CallTimes>>,
     base: Arc<str>,
     configured: Mutex<Configured>,
 }
 
 impl GenerationPlugin {
-    pub(crate) fn new(entry: PluginEntry, code: Arc<dyn Plugin>) -> Result<Self, Refusal> {
+    pub(crate) fn new(
+        entry: PluginEntry,
+        key: CodeKey,
+        code: Arc<dyn Plugin>,
+        plugin_time: PluginTime,
+    ) -> Result<Self, Refusal> {
         let schema = entry
             .schema
             .as_ref()
@@ -153,18 +169,46 @@ impl GenerationPlugin {
             schema,
             failure_policy: policy(&entry.failure_policy),
             metrics: LinkMetrics::define(&entry.name, &mut Definer),
-            faults: FailureLogHandle::default(),
+            faults: FailureLogHandle::new(FaultLog::new(last_faults::of(&entry.name))),
+            times: match plugin_time {
+                PluginTime::Off => None,
+                PluginTime::Histograms => {
+                    let times = CallTimes::define(&entry.name, code.interest(), &mut Definer);
+                    Some(Arc::new(times))
+                }
+            },
             base: base.to_string().into(),
             configured: Mutex::default(),
             code,
+            key,
             entry,
         })
+    }
+
+    /// What it uses, over all generations with the same code.
+    pub(crate) fn status(&self) -> PluginStatus {
+        self.code.status()
+    }
+
+    /// Its counters, which are those of all its versions.
+    pub(crate) fn metrics(&self) -> &LinkMetrics {
+        &self.metrics
+    }
+
+    /// How many different configurations of it scopes use.
+    pub(crate) fn configurations(&self) -> usize {
+        // Only the main thread comes here, which also makes them.
+        self.configured
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .in_use()
     }
 
     /// This plugin's place in the chain of a scope whose own patch is `patch`.
     pub(crate) fn link(&self, scope: &str, patch: Option<&Value>) -> Result<Link, LoadError> {
         let plugin = self.configure(scope, patch)?;
-        Ok(self.link_with(Some(plugin), self.code.interest()))
+        let circuit = circuits::of(&self.entry, &self.key, scope, patch);
+        Ok(self.link_with(Some(plugin), self.code.interest(), circuit))
     }
 
     /// The place of this plugin when its configuration for a scope is refused.
@@ -174,10 +218,15 @@ impl GenerationPlugin {
             response_headers: true,
             ..Interest::default()
         };
-        self.link_with(None, interest)
+        self.link_with(None, interest, circuits::none())
     }
 
-    fn link_with(&self, plugin: Option<Arc<dyn ConfiguredPlugin>>, interest: Interest) -> Link {
+    fn link_with(
+        &self,
+        plugin: Option<Arc<dyn ConfiguredPlugin>>,
+        interest: Interest,
+        circuit: Arc<Circuit>,
+    ) -> Link {
         Link {
             name: Arc::clone(&self.name),
             plugin,
@@ -185,7 +234,8 @@ impl GenerationPlugin {
             failure_policy: self.failure_policy,
             metrics: self.metrics,
             faults: Arc::clone(&self.faults),
-            times: None,
+            times: self.times.clone(),
+            circuit,
         }
     }
 
@@ -262,6 +312,7 @@ pub(crate) fn missing(name: &str) -> Link {
         failure_policy: FailurePolicy::new(500, |_| FailureAction::Closed),
         metrics: LinkMetrics::define(name, &mut Definer),
         times: None,
-        faults: FailureLogHandle::default(),
+        faults: FailureLogHandle::new(FaultLog::new(last_faults::of(name))),
+        circuit: circuits::none(),
     }
 }

@@ -25,6 +25,16 @@ pub(crate) struct Registry {
     last_id: AtomicU64,
 }
 
+/// What lives of one filter name.
+#[derive(Debug)]
+pub(crate) struct Living {
+    pub(crate) filter: String,
+    /// The newest last.
+    pub(crate) cores: Vec<Arc<Core>>,
+    /// How many routes' configurations there are; each has a chain in every core.
+    pub(crate) routes: usize,
+}
+
 /// The generations and routes of one filter name.
 #[derive(Debug, Default)]
 pub(crate) struct Filter {
@@ -142,6 +152,23 @@ impl Registry {
         }
         filter.add_route(&route);
         Ok(route)
+    }
+
+    /// What lives, by filter name. Whoever asks gives the cores to the reaper afterwards: one of them
+    /// may have lost its last stream meanwhile.
+    pub(crate) fn living(&self) -> Vec<Living> {
+        let filters: Vec<(String, Arc<Filter>)> = locked(&self.filters)
+            .iter()
+            .map(|(name, filter)| (name.clone(), Arc::clone(filter)))
+            .collect();
+        filters
+            .into_iter()
+            .map(|(filter, state)| Living {
+                filter,
+                cores: state.cores(),
+                routes: state.routes().len(),
+            })
+            .collect()
     }
 
     pub(crate) fn living_code(&self) -> Code {

@@ -9,14 +9,14 @@ use crate::document::Refusal;
 use crate::registry::Registry;
 use crate::route::Route;
 
-const ACCEPTS_ALL: &str = "local handler = { version = 'v2' }\n\
+pub(crate) const ACCEPTS_ALL: &str = "local handler = { version = 'v2' }\n\
     function handler:on_request_header() end\nreturn handler";
 
 const WANTS_KEY: &str = "local handler = { version = 'v2' }\n\
     function handler:on_configure(config)\n  if not config.key then error('key is missing') end\nend\n\
     function handler:on_request_header() end\nreturn handler";
 
-fn plugin(name: &str, code: &str, more: Value) -> Value {
+pub(crate) fn plugin(name: &str, code: &str, more: Value) -> Value {
     let files = std::collections::BTreeMap::from([("main.lua".to_owned(), code.to_owned())]);
     let mut plugin = json!({
         "name": name, "runtime": "lua", "entry": "main.lua", "enabled": true,
@@ -28,13 +28,13 @@ fn plugin(name: &str, code: &str, more: Value) -> Value {
     plugin
 }
 
-fn document(plugins: &[Value]) -> Vec<u8> {
+pub(crate) fn document(plugins: &[Value]) -> Vec<u8> {
     json!({ "format": 1, "plugins": plugins })
         .to_string()
         .into_bytes()
 }
 
-fn route(plugins: &Value) -> Vec<u8> {
+pub(crate) fn route(plugins: &Value) -> Vec<u8> {
     json!({ "format": 1, "scope": "route r", "plugins": plugins })
         .to_string()
         .into_bytes()
