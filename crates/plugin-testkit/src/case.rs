@@ -10,6 +10,8 @@ use regex::Regex;
 use serde::Deserialize;
 use serde_json::Value;
 
+use crate::facts::{ExpectedFacts, Facts};
+
 /// One case of a plugin.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Case {
@@ -31,6 +33,16 @@ pub struct Case {
 }
 
 impl Case {
+    /// Whether it says facts that only a scripted host can make true, so that it runs without Envoy only.
+    pub fn is_scripted(&self) -> bool {
+        match &self.kind {
+            CaseKind::Refused(_) => false,
+            CaseKind::Steps(steps) => steps.iter().any(|step| {
+                step.facts != Facts::default() || step.expect.facts != ExpectedFacts::default()
+            }),
+        }
+    }
+
     /// The least `body_limit` that `outrider.yaml` takes.
     pub const LEAST_BODY_LIMIT: usize = 1024;
 }
@@ -49,6 +61,8 @@ pub enum CaseKind {
 pub struct Step {
     /// How long after the step before it begins, in milliseconds.
     pub after_ms: u64,
+    /// What else is true of the stream.
+    pub facts: Facts,
     /// What the client sends.
     pub request: Request,
     /// What the upstream answers.
@@ -256,6 +270,8 @@ pub struct Expect {
     /// What the message of the plugin's failure contains. Without this, a failure of the plugin
     /// fails the case.
     pub fault: Option<String>,
+    /// What it leaves on the stream beyond its messages.
+    pub facts: ExpectedFacts,
 }
 
 impl Expect {
@@ -396,6 +412,8 @@ struct CaseForm {
     #[serde(default)]
     steps: Vec<StepForm>,
     #[serde(default)]
+    facts: Option<Facts>,
+    #[serde(default)]
     request: Option<Request>,
     #[serde(default)]
     upstream: Option<Upstream>,
@@ -410,6 +428,8 @@ struct CaseForm {
 struct StepForm {
     #[serde(default)]
     after_ms: u64,
+    #[serde(default)]
+    facts: Facts,
     #[serde(default)]
     request: Request,
     #[serde(default)]
@@ -496,6 +516,7 @@ fn kind_of(form: &CaseForm, wrong: &mut dyn FnMut(&str, &str)) -> Option<CaseKin
         return None;
     }
     let single = form.request.is_some()
+        || form.facts.is_some()
         || form.upstream.is_some()
         || !form.callouts.is_empty()
         || form.expect.is_some();
@@ -513,6 +534,7 @@ fn kind_of(form: &CaseForm, wrong: &mut dyn FnMut(&str, &str)) -> Option<CaseKin
     let steps: Vec<Step> = if form.steps.is_empty() {
         vec![Step {
             after_ms: 0,
+            facts: form.facts.clone().unwrap_or_default(),
             request: form.request.clone().unwrap_or_default(),
             upstream: form.upstream.clone().unwrap_or_default(),
             callouts: form.callouts.clone(),
@@ -523,6 +545,7 @@ fn kind_of(form: &CaseForm, wrong: &mut dyn FnMut(&str, &str)) -> Option<CaseKin
             .iter()
             .map(|step| Step {
                 after_ms: step.after_ms,
+                facts: step.facts.clone(),
                 request: step.request.clone(),
                 upstream: step.upstream.clone(),
                 callouts: step.callouts.clone(),
@@ -539,6 +562,13 @@ fn kind_of(form: &CaseForm, wrong: &mut dyn FnMut(&str, &str)) -> Option<CaseKin
             wrong(
                 "this case expects nothing, so it can never fail",
                 "write `expect:` with what the upstream or the client gets",
+            );
+            right = false;
+        }
+        for problem in step.facts.problems() {
+            wrong(
+                &problem,
+                "docs/lua-sdk.md lists the attributes with their kinds, and the members of TLS",
             );
             right = false;
         }

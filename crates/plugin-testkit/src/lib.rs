@@ -10,6 +10,7 @@
 
 mod case;
 mod drive;
+mod facts;
 mod headers;
 mod host;
 mod load;
@@ -23,6 +24,7 @@ pub use case::{
     Upstream, Values, read_cases,
 };
 pub use drive::{Arrival, EndOfStream, Message, Outcome, Rest, Sent, play};
+pub use facts::{ExpectedFacts, Facts, Source};
 pub use headers::Headers;
 pub use host::{
     Buffers, CLOCK_START_MS, CalloutAnswer as ScriptedResponse, LogLine, MadeCallout, Metadata,

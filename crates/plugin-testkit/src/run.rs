@@ -180,6 +180,7 @@ fn run_once(plugin: &LoadedPlugin, case: &Case, arrival: Arrival) -> Vec<Differe
                 if let Some(limit) = case.body_limit {
                     host.body_limit = limit;
                 }
+                step.facts.apply(&mut host);
                 host.answers = step.callouts.iter().map(scripted).collect();
                 let outcome = play(
                     chain.clone(),
@@ -345,6 +346,7 @@ impl Check {
             no_log,
             details,
             fault,
+            facts,
         } = &step.expect;
         // First, because it is the cause of much that follows.
         self.fault(fault.as_deref(), outcome);
@@ -393,6 +395,9 @@ impl Check {
             self.equal("the response-code detail", expected, &outcome.details);
         }
         self.log(log, no_log, outcome);
+        for (what, expected, got) in facts.differences(&outcome.host) {
+            self.differs(&what, expected, got);
+        }
         self.callouts(&step.callouts, &outcome.host.callouts);
     }
 

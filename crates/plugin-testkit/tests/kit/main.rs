@@ -8,5 +8,6 @@
 mod cases;
 mod circuits;
 mod driver;
+mod facts;
 mod scripted;
 mod waiting;
