@@ -3,7 +3,7 @@
 //!
 //! It knows the command only as a user does: by its arguments, its output and its signals.
 
-mod gateway;
+pub(crate) mod gateway;
 mod story;
 mod workspace;
 

@@ -14,6 +14,7 @@ pub mod client;
 pub mod demo;
 pub mod echo;
 mod headers;
+pub mod soak;
 pub mod steady;
 pub mod tls;
 

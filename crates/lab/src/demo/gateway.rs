@@ -25,14 +25,14 @@ const STOP: Duration = Duration::from_secs(10);
 
 /// The running command. Dropping it kills it; [`Gateway::stop`] asks it.
 #[derive(Debug)]
-pub(super) struct Gateway {
+pub(crate) struct Gateway {
     child: Child,
     lines: Arc<Mutex<Vec<String>>>,
 }
 
 impl Gateway {
     /// Starts `outrider up FILE`.
-    pub(super) fn start(outrider: &Path, file: PathBuf) -> anyhow::Result<Self> {
+    pub(crate) fn start(outrider: &Path, file: PathBuf) -> anyhow::Result<Self> {
         let mut child = Command::new(outrider)
             .arg("up")
             .arg(file)
@@ -53,9 +53,19 @@ impl Gateway {
     }
 
     /// Waits until the gateway answers; returns how long that took.
-    pub(super) async fn wait_ready(
+    pub(crate) async fn wait_ready(
         &mut self,
         address: SocketAddr,
+        within: Duration,
+    ) -> anyhow::Result<Duration> {
+        self.wait_ready_at(address, "/healthz", within).await
+    }
+
+    /// As [`Gateway::wait_ready`], with another path to ask for.
+    pub(crate) async fn wait_ready_at(
+        &mut self,
+        address: SocketAddr,
+        path: &str,
         within: Duration,
     ) -> anyhow::Result<Duration> {
         let began = Instant::now();
@@ -64,7 +74,7 @@ impl Gateway {
             if let Some(status) = self.child.try_wait()? {
                 anyhow::bail!("the command ended by itself: {status}");
             }
-            let probe = Request::get("/healthz")
+            let probe = Request::get(path)
                 .header("user-agent", "outrider-demo")
                 .timeout(Duration::from_secs(1));
             if let Ok(response) = target.send(probe).await
@@ -74,20 +84,20 @@ impl Gateway {
             }
             anyhow::ensure!(
                 began.elapsed() < within,
-                "{address}/healthz did not answer 200 within {within:?}"
+                "{address}{path} did not answer 200 within {within:?}"
             );
             tokio::time::sleep(POLL).await;
         }
     }
 
     /// How many lines the command has printed: a place to look on from.
-    pub(super) fn line_count(&self) -> usize {
+    pub(crate) fn line_count(&self) -> usize {
         self.lock().len()
     }
 
     /// Waits for the command to print a line with this text after the first `from` lines; returns
     /// what it printed since then, once it falls silent.
-    pub(super) async fn wait_for_text(
+    pub(crate) async fn wait_for_text(
         &self,
         from: usize,
         text: &str,
@@ -112,14 +122,19 @@ impl Gateway {
         }
     }
 
+    /// The command's process.
+    pub(crate) fn process(&self) -> Option<u32> {
+        self.child.id()
+    }
+
     /// The last lines that the command printed.
-    pub(super) fn last_lines(&self, count: usize) -> String {
+    pub(crate) fn last_lines(&self, count: usize) -> String {
         let all = self.line_count();
         self.lines_from(all.saturating_sub(count)).join("\n")
     }
 
     /// Does what Ctrl-C does, and waits; an error when the command does not end well.
-    pub(super) async fn stop(&mut self) -> anyhow::Result<()> {
+    pub(crate) async fn stop(&mut self) -> anyhow::Result<()> {
         let Some(id) = self.child.id() else {
             anyhow::bail!("the command had ended before it was stopped");
         };
