@@ -295,6 +295,15 @@ fn render() {
         .collect();
     names.sort();
     insta::assert_snapshot!(names.join("\n"));
+    // What plugins are configured with is in there.
+    let mode = |path: &str| {
+        let metadata = fs::metadata(folder.path().join(path)).unwrap();
+        std::os::unix::fs::PermissionsExt::mode(&metadata.permissions()) & 0o777
+    };
+    assert_eq!(mode("out"), 0o700);
+    for name in &names {
+        assert_eq!(mode(&format!("out/{name}")), 0o600, "{name}");
+    }
     let printed = outrider(
         folder.path(),
         &["render", "envoy", "gateway.yaml", "--static"],

@@ -188,6 +188,7 @@ pub enum Action {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Forward {
     /// Upstreams with their weights; one of them is above zero.
+    #[serde(serialize_with = "weighted")]
     pub to: Vec<(String, u32)>,
     /// In place of the matched path or beginning.
     pub rewrite_prefix: Option<String>,
@@ -195,6 +196,19 @@ pub struct Forward {
     pub timeout: Option<u64>,
     /// When it is sent again.
     pub retries: Option<Retries>,
+}
+
+/// Each with its parts named.
+fn weighted<S: serde::Serializer>(to: &[(String, u32)], serializer: S) -> Result<S::Ok, S::Error> {
+    #[derive(Serialize)]
+    struct Weighted<'a> {
+        upstream: &'a str,
+        weight: u32,
+    }
+    serializer.collect_seq(to.iter().map(|(upstream, weight)| Weighted {
+        upstream,
+        weight: *weight,
+    }))
 }
 
 /// When a request is sent again.

@@ -1,7 +1,9 @@
 //! `outrider render`: what a user can take away and run without this command.
 
 use std::fs;
+use std::io::Write as _;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
@@ -127,8 +129,13 @@ fn print(documents: &[Document]) {
     output::raw(text.as_bytes());
 }
 
+/// The documents hold what plugins are configured with, secrets too: they are for the owner alone, and
+/// so is a folder that is made for them.
 fn write(folder: &Path, documents: &[Document]) -> anyhow::Result<()> {
-    fs::create_dir_all(folder)
+    fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(folder)
         .with_context(|| format!("the folder {} cannot be made", folder.display()))?;
     for document in documents {
         let path = folder.join(document.name);
@@ -137,8 +144,21 @@ fn write(folder: &Path, documents: &[Document]) -> anyhow::Result<()> {
         } else {
             &document.json
         };
-        fs::write(&path, text).with_context(|| format!("{} cannot be written", path.display()))?;
+        write_private(&path, text)
+            .with_context(|| format!("{} cannot be written", path.display()))?;
         output::line(path.display());
     }
     Ok(())
+}
+
+fn write_private(path: &Path, text: &str) -> std::io::Result<()> {
+    let mut file = fs::OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(path)?;
+    // One that was there keeps its mode otherwise.
+    file.set_permissions(fs::Permissions::from_mode(0o600))?;
+    file.write_all(text.as_bytes())
 }
