@@ -5,17 +5,16 @@
 
 mod direct;
 mod gateway;
-mod output;
 mod process;
 mod run;
-mod scripted;
 
 pub use direct::{Direct, FilterPlugin, direct_config, inline_lua};
 pub use gateway::{Gateway, GatewayOptions, Verdict};
-pub use output::Output;
+pub use outrider_plugin_replay::{
+    Answer, AnswerBody, AnswerFailure, Fields, Output, Received, Scripted, values,
+};
 pub use process::resident_memory;
 pub use run::{Run, finish, outrider};
-pub use scripted::{Answer, AnswerBody, AnswerFailure, Fields, Received, Scripted, values};
 
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};

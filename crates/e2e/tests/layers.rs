@@ -38,8 +38,13 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
             "plugin-store",
             "envoy-process",
             "plugin-testkit",
+            "plugin-replay",
             "lab",
         ],
+    ),
+    (
+        "plugin-replay",
+        &["gateway", "envoy-process", "lab", "plugin-testkit"],
     ),
     ("lab", &["gateway", "envoy-process"]),
     ("bench-native", &[]),
@@ -56,6 +61,7 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
             "envoy-process",
             "lab",
             "plugin-testkit",
+            "plugin-replay",
         ],
     ),
 ];

@@ -60,6 +60,37 @@ fn every_plugin_has_all_its_files_under_its_own_name() {
     }
 }
 
+/// The page that lists the plugins has a line for each, with what its manifest says, and the README a
+/// link.
+#[test]
+fn every_plugin_is_in_the_lists() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let list = fs::read_to_string(root.join("docs/plugins.md")).unwrap();
+    let readme = fs::read_to_string(root.join("README.md")).unwrap();
+    let mut lines = 0;
+    for folder in catalog() {
+        let manifest = open(&folder).manifest;
+        let name = &manifest.name;
+        let begin = format!("| [{name}](../plugins/lua/{name}/README.md) | `");
+        let line = list.lines().find(|line| line.starts_with(&begin));
+        let line = line.unwrap_or_else(|| panic!("docs/plugins.md has no line of {name}"));
+        let description = manifest.description.unwrap();
+        assert!(line.contains(&format!("| {description} |")), "{line}");
+        let group = format!("{:?}", manifest.group).to_lowercase();
+        assert!(line.contains(&format!("| `{group}` |")), "{line}");
+        assert!(
+            readme.contains(&format!("[{name}](plugins/lua/{name}/README.md)")),
+            "the README has no link to {name}"
+        );
+        lines += 1;
+    }
+    let listed = list.lines().filter(|line| line.starts_with("| [")).count();
+    assert_eq!(
+        listed, lines,
+        "docs/plugins.md lists plugins that are not there"
+    );
+}
+
 /// Every object of a schema refuses unknown keys and describes those that it has.
 fn check_schema(place: &str, schema: &Value) {
     let Value::Object(keywords) = schema else {

@@ -10,7 +10,8 @@ use crate::exit::Exit;
 const EXAMPLES: &str = "\
 Examples:
   outrider plugin new lua hello      make the plugin ./hello, which works
-  outrider plugin test hello         run its cases, without Envoy";
+  outrider plugin test hello         run its cases, without Envoy
+  outrider plugin test hello --envoy and again on the real Envoy";
 
 /// Begin a plugin, and test plugins
 #[derive(Debug, Args)]
@@ -29,6 +30,6 @@ enum Command {
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
     match &arguments.command {
         Command::New(arguments) => new::run(arguments),
-        Command::Test(arguments) => Ok(test::run(arguments)),
+        Command::Test(arguments) => test::run(arguments),
     }
 }

@@ -1,37 +1,57 @@
-//! `outrider plugin test`: runs plugins' cases, without Envoy.
+//! `outrider plugin test`: runs plugins' cases, without Envoy, and with `--envoy` again on the real one.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
+use anyhow::Context as _;
 use clap::Args;
+use outrider_lab::Protocol;
 use outrider_plugin_formats::Problem;
-use outrider_plugin_testkit::{CaseResult, Difference, LoadedPlugin, load_cases, run_cases};
+use outrider_plugin_replay::{Outcome, Subject, Tools, replay};
+use outrider_plugin_testkit::{Case, CaseResult, Difference, LoadedPlugin, load_cases, run_cases};
 use serde_json::{Value, json};
 
 use crate::exit::{self, Exit};
-use crate::output::{self, BAD, BOLD, DIM, GOOD, Styled};
+use crate::output::{self, BAD, BOLD, DIM, GOOD, Styled, WARN};
 
 const EXAMPLES: &str = "\
 Examples:
   outrider plugin test                 the plugin in this folder, or every one below it
   outrider plugin test plugins/hello
+  outrider plugin test plugins/hello --envoy     once more, on the real Envoy
   outrider plugin test plugins --json | jq -r '.plugins[] | select(.ok | not) | .folder'";
 
-/// Run the cases of plugins, without Envoy
+/// Run the cases of plugins, without Envoy or on it
 ///
 /// The cases are the files cases/*.yaml in a plugin's folder: what comes in, and what has to come of
 /// it. Upstreams, services that the plugin asks, and the clock are the case's own; waiting takes no
 /// time.
+///
+/// With --envoy, the cases run without Envoy first, and then on the real one, through a gateway that
+/// `outrider up` serves. What needs a clock that is put forward, or facts that only a script can
+/// make true, is not replayed; each such case is named with the reason.
 #[derive(Debug, Args)]
 #[command(after_help = format!("{EXAMPLES}\n\n{}", exit::HELP))]
 pub(crate) struct Arguments {
     /// A plugin's folder, or one with plugins below it
     #[arg(value_name = "DIR", default_value = ".")]
     folders: Vec<PathBuf>,
+    /// Run the cases on the real Envoy, too; see `outrider envoy --help` for which one
+    #[arg(long)]
+    envoy: bool,
+    /// Load this module in it; otherwise liboutrider.so beside this command, or in ../lib of it
+    #[arg(
+        long,
+        value_name = "FILE",
+        env = "OUTRIDER_MODULE",
+        hide_env_values = true
+    )]
+    module: Option<PathBuf>,
     /// Print JSON: {"ok", "problems", "plugins": [{"folder", "plugin", "ok", "problems", "cases":
-    /// [{"file", "line", "name", "differences": [{"what", "expected", "got"}]}]}]}
+    /// [{"file", "line", "name", "differences": [{"what", "expected", "got"}], "envoy": {"replayed",
+    /// "reason", "differences"}}]}]}; "envoy" is there with --envoy
     #[arg(long)]
     json: bool,
 }
@@ -48,31 +68,63 @@ struct Report {
     folder: PathBuf,
     /// Unknown where its manifest cannot be read.
     plugin: Option<String>,
+    cases: Vec<Case>,
     results: Vec<CaseResult>,
+    /// What came of each case on Envoy; empty without `--envoy`.
+    replayed: Vec<Outcome>,
     /// Why its cases could not run.
     problems: Vec<Problem>,
 }
 
 impl Report {
     fn is_right(&self) -> bool {
-        self.problems.is_empty() && self.results.iter().all(CaseResult::is_right)
+        self.problems.is_empty() && self.wrong().next().is_none()
     }
 
-    fn wrong(&self) -> impl Iterator<Item = &CaseResult> {
-        self.results.iter().filter(|result| !result.is_right())
+    /// Each case with what came out differently on Envoy.
+    fn told(&self) -> impl Iterator<Item = (&CaseResult, Option<&Outcome>)> {
+        let replayed = self.replayed.iter().map(Some);
+        self.results
+            .iter()
+            .zip(replayed.chain(std::iter::repeat(None)))
+    }
+
+    /// The cases that came out differently, here or on Envoy.
+    fn wrong(&self) -> impl Iterator<Item = (&CaseResult, &[Difference])> {
+        self.told().filter_map(|(result, outcome)| {
+            let on_envoy: &[Difference] = match outcome {
+                Some(Outcome::Replayed(differences)) => differences,
+                Some(Outcome::NotReplayed(_)) | None => &[],
+            };
+            (!result.is_right() || !on_envoy.is_empty()).then_some((result, on_envoy))
+        })
+    }
+
+    /// The cases that did not run on Envoy, with the reasons.
+    fn not_replayed(&self) -> impl Iterator<Item = (&CaseResult, &str)> {
+        self.told().filter_map(|(result, outcome)| match outcome {
+            Some(Outcome::NotReplayed(why)) => Some((result, why.as_str())),
+            Some(Outcome::Replayed(_)) | None => None,
+        })
     }
 }
 
-pub(crate) fn run(arguments: &Arguments) -> Exit {
+pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
     let begun = Instant::now();
     let (folders, problems) = find(&arguments.folders);
-    let mut reports = Vec::new();
+    let mut reports: Vec<Report> = Vec::new();
     for folder in folders {
         let report = test(folder);
-        if !arguments.json {
+        if !arguments.json && !arguments.envoy {
             tell(&report);
         }
         reports.push(report);
+    }
+    if arguments.envoy {
+        replay_all(&mut reports, arguments)?;
+        if !arguments.json {
+            reports.iter().for_each(tell);
+        }
     }
     let is_right = problems.is_empty() && reports.iter().all(Report::is_right);
     if arguments.json {
@@ -87,7 +139,46 @@ pub(crate) fn run(arguments: &Arguments) -> Exit {
         }
         sum_up(&reports, problems.len(), begun);
     }
-    if is_right { Exit::Good } else { Exit::Problems }
+    Ok(if is_right { Exit::Good } else { Exit::Problems })
+}
+
+/// Runs the cases of the plugins that load on the real Envoy: those of one body limit share one.
+fn replay_all(reports: &mut [Report], arguments: &Arguments) -> anyhow::Result<()> {
+    let mut subjects = Vec::new();
+    let mut places = Vec::new();
+    for (place, report) in reports.iter().enumerate() {
+        let (Some(plugin), true) = (&report.plugin, report.problems.is_empty()) else {
+            continue;
+        };
+        let folder = fs::canonicalize(&report.folder)
+            .with_context(|| report.folder.display().to_string())?;
+        // One configuration that is not accepted would keep the gateway of all cases from starting.
+        let unfit = report.results.iter().enumerate();
+        let unfit = unfit.filter(|(_, result)| {
+            let mut differences = result.differences.iter();
+            differences.any(|difference| difference.what == "the configuration")
+        });
+        subjects.push(Subject {
+            folder,
+            plugin: plugin.clone(),
+            cases: report.cases.clone(),
+            unfit: unfit.map(|(number, _)| number).collect(),
+        });
+        places.push(place);
+    }
+    let tools = Tools {
+        outrider: std::env::current_exe()?,
+        envoy: None,
+        module: arguments.module.clone(),
+    };
+    let outcomes = replay(&subjects, Protocol::Http1, &tools)
+        .context("the cases cannot be replayed on Envoy")?;
+    for (place, outcome) in places.into_iter().zip(outcomes) {
+        if let Some(report) = reports.get_mut(place) {
+            report.replayed = outcome;
+        }
+    }
+    Ok(())
 }
 
 /// The plugins' folders that `folders` are, or that are below them, each once.
@@ -173,7 +264,9 @@ fn test(folder: PathBuf) -> Report {
     let mut report = Report {
         folder,
         plugin: None,
+        cases: Vec::new(),
         results: Vec::new(),
+        replayed: Vec::new(),
         problems: Vec::new(),
     };
     let package = match outrider_plugin_store::open(&report.folder) {
@@ -188,7 +281,10 @@ fn test(folder: PathBuf) -> Report {
         .map_err(|error| vec![LoadedPlugin::problem(&package, &error)]);
     let cases = load_cases(&report.folder.join("cases"));
     match (plugin, cases) {
-        (Ok(plugin), Ok(cases)) => report.results = run_cases(&plugin, &cases),
+        (Ok(plugin), Ok(cases)) => {
+            report.results = run_cases(&plugin, &cases);
+            report.cases = cases;
+        }
         // All that is wrong at once, the code's and the cases'.
         (plugin, cases) => {
             report.problems = [plugin.err(), cases.err()]
@@ -207,8 +303,22 @@ fn to_json(report: &Report) -> Value {
         "plugin": report.plugin,
         "ok": report.is_right(),
         "problems": report.problems,
-        "cases": report.results,
+        "cases": report.told().map(case_to_json).collect::<Vec<_>>(),
     })
+}
+
+fn case_to_json((result, outcome): (&CaseResult, Option<&Outcome>)) -> Value {
+    let mut case = json!(result);
+    if let (Some(outcome), Some(members)) = (outcome, case.as_object_mut()) {
+        let on_envoy = match outcome {
+            Outcome::Replayed(differences) => {
+                json!({"replayed": true, "differences": differences})
+            }
+            Outcome::NotReplayed(why) => json!({"replayed": false, "reason": why}),
+        };
+        members.insert("envoy".to_owned(), on_envoy);
+    }
+    case
 }
 
 fn tell(report: &Report) {
@@ -232,8 +342,8 @@ fn tell(report: &Report) {
             Styled(BAD, "wrong"),
             output::counted(ran, "case")
         ));
-        for result in report.wrong() {
-            tell_case(result);
+        for (result, on_envoy) in report.wrong() {
+            tell_case(result, on_envoy, !report.replayed.is_empty());
         }
         output::line("");
     } else {
@@ -246,9 +356,18 @@ fn tell(report: &Report) {
         }
         output::line("");
     }
+    for (result, why) in report.not_replayed() {
+        output::line(format_args!(
+            "  {} {}:{}: {}: {why}",
+            Styled(WARN, "not replayed:"),
+            result.file,
+            result.line,
+            result.name
+        ));
+    }
 }
 
-fn tell_case(result: &CaseResult) {
+fn tell_case(result: &CaseResult, on_envoy: &[Difference], was_replayed: bool) {
     let CaseResult {
         file,
         line,
@@ -259,6 +378,14 @@ fn tell_case(result: &CaseResult) {
         "{}: {name}",
         Styled(BOLD, format!("{file}:{line}"))
     ));
+    tell_differences(
+        differences,
+        if was_replayed { "without Envoy: " } else { "" },
+    );
+    tell_differences(on_envoy, "on Envoy: ");
+}
+
+fn tell_differences(differences: &[Difference], place: &str) {
     for Difference {
         what,
         expected,
@@ -266,7 +393,7 @@ fn tell_case(result: &CaseResult) {
     } in differences
     {
         output::line(format_args!(
-            "    {what}\n      expected: {}\n      got:      {}",
+            "    {place}{what}\n      expected: {}\n      got:      {}",
             Styled(GOOD, expected),
             Styled(BAD, got)
         ));
@@ -286,6 +413,15 @@ fn sum_up(reports: &[Report], problems: usize, begun: Instant) {
         output::counted(ran, "case"),
         output::counted(reports.len(), "plugin")
     );
+    let not_replayed: usize = reports
+        .iter()
+        .map(|report| report.not_replayed().count())
+        .sum();
+    let cases = if reports.iter().any(|report| !report.replayed.is_empty()) {
+        format!("{cases}, {} of them on Envoy, too", ran - not_replayed)
+    } else {
+        cases
+    };
     let mut parts = Vec::new();
     if wrong > 0 {
         parts.push(format!("{wrong} wrong"));
