@@ -107,7 +107,7 @@ local function http_call(_, cluster, headers, body, options, asynchronous)
         answer = host_outcome(call, CALLOUT, id)
     end
     if answer ~= 1 then
-        return failure()
+        return failure(text(call.data, call.length))
     end
     local response = text(call.data, call.length)
     return headers_of(call.count, all), response ~= "" and response or nil

@@ -43,7 +43,8 @@ function Ssl.peerCertificatePresented()
 end
 
 for _, name in pairs({
-    "peerCertificateValidated", "serialNumberPeerCertificate", "issuerPeerCertificate",
+    "peerCertificateValidated", "serialNumberPeerCertificate", "serialNumberPeerCertificateIssuer",
+    "sha256PeerCertificateIssuerDigest", "issuerPeerCertificate",
     "urlEncodedPemEncodedPeerCertificate", "urlEncodedPemEncodedPeerCertificateChain",
     "oidsPeerCertificate", "oidsLocalCertificate", "validFromPeerCertificate",
     "expirationPeerCertificate", "sessionId", "ciphersuiteId", "ciphersuiteString",
@@ -124,10 +125,11 @@ function FilterState.get(_, name, field)
     if type(name) ~= "string" then
         name = to_string(name, 1, "get")
     end
-    if field ~= nil then
+    local value = get_state(name)
+    if value ~= nil and field ~= nil then
         error("fields of filter state are not supported: Envoy does not show them to modules", 2)
     end
-    return get_state(name)
+    return value
 end
 
 function FilterState.set(_, name, factory, value)

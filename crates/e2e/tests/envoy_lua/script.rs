@@ -1,0 +1,181 @@
+//! A script with what its first lines say: what is sent, and what has to come of it.
+
+use std::fs;
+use std::path::Path;
+
+use outrider_lab::Protocol;
+use outrider_lab::client::Request;
+
+/// What a script says of itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Promise {
+    /// Both do the same.
+    Same,
+    /// They do not, in this.
+    Differs(String),
+}
+
+/// What the upstream of `httpCall` does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum CallAnswer {
+    Usual,
+    Empty,
+    Never,
+    Close,
+    /// After a while.
+    Late,
+}
+
+/// What a script's listeners have, or what is looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Setting {
+    /// The failure policy that plugins have, instead of `open`.
+    Closed,
+    /// `x-forwarded-for` of one hop is trusted.
+    Forwarded,
+    Tls,
+    /// TLS with a client's certificate.
+    MutualTls,
+    /// The first line of the answer, instead of all of it.
+    Raw,
+    /// Another filter sets dynamic metadata.
+    SetMetadata,
+    /// A network filter sets metadata of the connection.
+    ConnectionMetadata,
+    VirtualCluster,
+}
+
+impl Setting {
+    fn named(name: &str) -> Self {
+        match name {
+            "closed" => Self::Closed,
+            "xff" => Self::Forwarded,
+            "tls" => Self::Tls,
+            "mtls" => Self::MutualTls,
+            "raw" => Self::Raw,
+            "set-metadata" => Self::SetMetadata,
+            "connection-metadata" => Self::ConnectionMetadata,
+            "virtual-cluster" => Self::VirtualCluster,
+            _ => panic!("what is {name:?}?"),
+        }
+    }
+}
+
+/// One request and the protocol that it comes by.
+#[derive(Debug, Clone)]
+pub(crate) struct Sent {
+    pub(crate) protocol: Protocol,
+    pub(crate) request: Request,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct Script {
+    /// Its path below `scripts/`.
+    pub(crate) name: String,
+    pub(crate) code: String,
+    pub(crate) requests: Vec<Sent>,
+    pub(crate) promise: Promise,
+    pub(crate) answer: CallAnswer,
+    /// How many calls each request leads to; they are waited for.
+    pub(crate) calls: usize,
+    /// What is set up for it beyond that.
+    pub(crate) settings: Vec<Setting>,
+}
+
+impl Script {
+    pub(crate) fn has(&self, setting: Setting) -> bool {
+        self.settings.contains(&setting)
+    }
+
+    /// Every script, by name.
+    pub(crate) fn all() -> Vec<Self> {
+        let folder = outrider_e2e::root().join("crates/e2e/tests/envoy_lua/scripts");
+        let mut scripts = Vec::new();
+        read(&folder, "", &mut scripts);
+        scripts.sort_by(|one, other| one.name.cmp(&other.name));
+        scripts
+    }
+
+    fn parse(name: String, code: String) -> Self {
+        let mut script = Self {
+            name,
+            code,
+            requests: Vec::new(),
+            promise: Promise::Same,
+            answer: CallAnswer::Usual,
+            calls: 0,
+            settings: Vec::new(),
+        };
+        let mut promised = 0;
+        for line in script.code.clone().lines() {
+            let Some(said) = line.strip_prefix("--@ ") else {
+                continue;
+            };
+            match said.split_once(' ').unwrap_or((said, "")) {
+                ("request", rest) => script.requests.push(sent(rest)),
+                ("same", "") => promised += 1,
+                ("differs", what) => {
+                    promised += 1;
+                    script.promise = Promise::Differs(what.to_owned());
+                }
+                ("answer", "never") => script.answer = CallAnswer::Never,
+                ("answer", "late") => script.answer = CallAnswer::Late,
+                ("answer", "close") => script.answer = CallAnswer::Close,
+                ("answer", "empty") => script.answer = CallAnswer::Empty,
+                ("calls", count) => script.calls = count.parse().unwrap(),
+                (setting, "") => script.settings.push(Setting::named(setting)),
+                _ => panic!("{}: what is {line:?}?", script.name),
+            }
+        }
+        assert_eq!(promised, 1, "{}: same, or differs?", script.name);
+        assert!(!script.requests.is_empty(), "{}: no request", script.name);
+        script
+    }
+}
+
+fn read(folder: &Path, prefix: &str, scripts: &mut Vec<Script>) {
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let name = format!("{prefix}{}", path.file_name().unwrap().to_str().unwrap());
+        if path.is_dir() {
+            read(&path, &format!("{name}/"), scripts);
+        } else {
+            scripts.push(Script::parse(name, fs::read_to_string(&path).unwrap()));
+        }
+    }
+}
+
+/// `POST /path body:text pieces:a|b trailer:name=value header:name=value h2`
+fn sent(text: &str) -> Sent {
+    let mut words = text.split(' ');
+    let (method, path) = (words.next().unwrap(), words.next().unwrap());
+    let mut sent = Sent {
+        protocol: Protocol::Http1,
+        request: Request::new(method, path),
+    };
+    for word in words {
+        let request = sent.request.clone();
+        let pair = |text: &str| {
+            let (name, value) = text.split_once('=').unwrap();
+            (name.to_owned(), value.to_owned())
+        };
+        sent.request = match word.split_once(':').unwrap_or((word, "")) {
+            ("body", body) => request.body(body.to_owned()),
+            ("pieces", pieces) => request.pieces(pieces.split('|').map(ToOwned::to_owned)),
+            ("trailer", text) => {
+                let (name, value) = pair(text);
+                request.trailer(&name, &value)
+            }
+            ("header", text) => {
+                let (name, value) = pair(text);
+                request.header(&name, &value)
+            }
+            ("h2", "") => {
+                sent.protocol = Protocol::Http2;
+                request
+            }
+            _ => panic!("what is {word:?} in {text:?}?"),
+        };
+    }
+    sent
+}

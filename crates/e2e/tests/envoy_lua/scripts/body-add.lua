@@ -1,0 +1,10 @@
+--@ request GET /echo?whole
+--@ request GET /status/204
+--@ differs bytes cannot be set where there is no body: it raises an error that says so
+function envoy_on_request(handle)
+  handle:body(true):setBytes("added")
+end
+function envoy_on_response(handle)
+  handle:headers():replace(":status", "200")
+  handle:body(true):setBytes("made")
+end

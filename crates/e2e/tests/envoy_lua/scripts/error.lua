@@ -1,0 +1,9 @@
+-- With the failure policy `open`, as Envoy's filter has it.
+--@ request GET /bytes/5
+--@ request GET /bytes/6
+--@ same
+function envoy_on_request(handle)
+  handle:headers():add("x-before", "1")
+  local none
+  none.member = 1
+end

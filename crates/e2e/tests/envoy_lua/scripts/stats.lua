@@ -1,0 +1,20 @@
+--@ request GET /bytes/5
+--@ same
+function envoy_on_request(handle)
+  local stats = handle:stats()
+  local counter = stats:counter("seen")
+  counter:inc()
+  counter:add(3)
+  local gauge = stats:gauge("level")
+  gauge:set(9)
+  gauge:inc()
+  gauge:add(5)
+  gauge:dec()
+  gauge:sub(2)
+  stats:histogram("sizes", "bytes"):recordValue(7)
+  handle:logInfo(counter:value() .. " " .. gauge:value())
+  local _, problem = pcall(function() counter:add(-1) end)
+  handle:logInfo((tostring(problem):gsub("^.-%d: ", "")))
+  _, problem = pcall(function() stats:histogram("sizes", "furlongs") end)
+  handle:logInfo((tostring(problem):gsub("^.-%d: ", "")))
+end
