@@ -202,20 +202,25 @@ local function client(setup)
   if not setup.trusted or not words then
     return words
   end
-  for index = envoy.req.get_header_size(setup.header) - 1, 0, -1 do
-    local value = envoy.req.get_header_index(setup.header, index) or ""
-    local hops = {}
-    for hop in value:gmatch("[^,]+") do
+  local hops = {}
+  for index = 0, envoy.req.get_header_size(setup.header) - 1 do
+    for hop in (envoy.req.get_header_index(setup.header, index) or ""):gmatch("[^,]+") do
       hops[#hops + 1] = hop:match("^%s*(.-)%s*$")
     end
-    for hop = #hops, 1, -1 do
-      if not contains(setup.trusted, words) then
-        return words
-      end
-      words = parse(without_port(hops[hop]))
-      if not words then
-        return nil
-      end
+  end
+  local last = #hops
+  if setup.header == "x-forwarded-for" then
+    -- Envoy has added the connection itself already; for one from this machine, its own address in place
+    -- of loopback.
+    last = last - 1
+  end
+  for index = last, 1, -1 do
+    if not contains(setup.trusted, words) then
+      return words
+    end
+    words = parse(without_port(hops[index]))
+    if not words then
+      return nil
     end
   end
   return words
