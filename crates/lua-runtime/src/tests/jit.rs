@@ -101,6 +101,10 @@ fn the_main_functions_are_compiled() {
         "local n = envoy.shared.incr('n') + envoy.shared.incr('n', 2, 1, 1000)",
         "local taken, left = envoy.shared.take('bucket', 5, 1000) taken = left",
         "local gone = envoy.shared.delete('a')",
+        "local sent = envoy.callout.send{ cluster = 'a', path = '/x', headers = { ['x-a'] = 'b' } }",
+        "local a = envoy.callout.start{ cluster = 'a' } local d = a:done() a:cancel()",
+        "local s = envoy.callout.stream{ cluster = 'a' } s:send('x') s:send_trailers{ a = 'b' } s:close()",
+        "local t = envoy.timer.after(5, print) t:cancel()",
         "local first, last, name = ('a=b'):find('(%w+)=')",
         "local first = ('a=b'):find('=', 1, true)",
         "local name, value = ('a=b'):match('(%w+)=(%w+)')",
@@ -122,4 +126,46 @@ fn the_test_sees_what_is_not_compiled() {
     assert!(report[1].contains("bytecode"), "{report:?}");
     let report = traces("local s = os.date('%Y', 0)");
     assert!(report[1].contains("left for a C function"), "{report:?}");
+}
+
+/// As [`traces`], for a script of Envoy's Lua filter.
+fn traces_of_script(body: &str) -> Vec<String> {
+    let text = format!(
+        "function envoy_on_request(handle)
+            envoy.trace_start()
+            for i = 1, 500 do
+                {body}
+            end
+            envoy.trace_report()
+        end"
+    );
+    let mut source = source(&[("main.lua", &text)]);
+    source.time_budget = Duration::from_secs(10);
+    let probe = probe_with(source, r#"{"limit": 5}"#);
+    let mut stream = FakeStream::new();
+    stream.request_body = Some(vec![b"body".to_vec()]);
+    probe.request(&mut stream).unwrap();
+    stream.logged()
+}
+
+#[test]
+fn handles_of_envoys_filter_are_compiled() {
+    for body in [
+        "local v = handle:headers():get('x-one')",
+        "local v = handle:headers():get('x-none')",
+        "handle:headers():replace('x-one', 'value')",
+        "handle:headers():remove('x-one')",
+        "local n = handle:headers():getNumValues('x-one') + #handle:headers():getAtIndex('x-one', 0)",
+        "local p = handle:streamInfo():protocol() .. handle:streamInfo():routeName()",
+        "local c = handle:filterContext():get('limit') + handle:filterContext().limit",
+        "local t = handle:timestamp() + #handle:timestampString()",
+        "local b = #handle:body():getBytes(0, 2) + handle:body():length()",
+        "local b = handle:base64Decode(handle:base64Escape('ab'))",
+        "handle:logDebug('off')",
+    ] {
+        let report = traces_of_script(body);
+        let made: u32 = report[0].parse().unwrap();
+        assert!(made > 0, "{body}: no trace was made: {report:?}");
+        assert_eq!(report[1..], [""; 0], "{body}");
+    }
 }
