@@ -18,7 +18,8 @@ use outrider_plugin_api::Direction;
 
 pub(crate) struct Filter {
     callbacks: &'static Callbacks,
-    config: Arc<dyn FilterConfig>,
+    /// There while a stream has the filter.
+    config: Option<Arc<dyn FilterConfig>>,
     state: RefCell<State>,
     /// Envoy has not destroyed the filter yet, so its pointer is good.
     alive: Cell<bool>,
@@ -39,18 +40,67 @@ struct State {
     timer_keys: SmallVec<[TimerKey; 1]>,
     start_millis: u64,
     worker: usize,
+    /// Envoy has been told how much of a body may be held back.
+    limited: bool,
 }
 
+thread_local! {
+    /// The worker's filters that no stream has: a stream begins without asking for memory.
+    static FREE: RefCell<Vec<Rc<Filter>>> = const { RefCell::new(Vec::new()) };
+}
+
+/// How many of them are kept.
+const MOST_FREE: usize = 256;
+
 impl Filter {
-    pub(crate) fn new(callbacks: &'static Callbacks, config: Arc<dyn FilterConfig>) -> Self {
-        Self {
+    /// A filter for a stream that begins: one that is free, or a new one.
+    pub(crate) fn new(callbacks: &'static Callbacks, config: Arc<dyn FilterConfig>) -> Rc<Self> {
+        let free = FREE.try_with(|free| free.borrow_mut().pop()).ok().flatten();
+        if let Some(mut filter) = free
+            && let Some(own) = Rc::get_mut(&mut filter)
+        {
+            own.config = Some(config);
+            own.alive.set(true);
+            return filter;
+        }
+        Rc::new(Self {
             callbacks,
-            config,
+            config: Some(config),
             state: RefCell::default(),
             alive: Cell::new(true),
             later: RefCell::default(),
             doubtful: RefCell::default(),
-        }
+        })
+    }
+
+    /// The stream is gone, and Envoy knows the filter no more.
+    pub(crate) fn retire(mut self: Rc<Self>) {
+        self.end();
+        // A hook that is still running further up the stack keeps it for itself.
+        let Some(own) = Rc::get_mut(&mut self) else {
+            return;
+        };
+        own.config = None;
+        // Nothing of this stream may be left for the next; `run`'s first step writes the others.
+        let State {
+            run,
+            timer_keys,
+            limited,
+            start_millis: _,
+            worker: _,
+        } = own.state.get_mut();
+        *run = None;
+        timer_keys.clear();
+        *limited = false;
+        own.later.get_mut().clear();
+        *own.doubtful.get_mut() = Doubtful::default();
+        // Not when the thread ends: then it is dropped.
+        let _ = FREE.try_with(|free| {
+            let mut free = free.borrow_mut();
+            if free.len() < MOST_FREE {
+                free.push(self);
+            }
+        });
     }
 
     /// Calls `step` with the stream's run and its host, then carries out the effects. Envoy may have
@@ -64,6 +114,7 @@ impl Filter {
         receiving: Option<Direction>,
         step: impl FnOnce(&mut ChainRun, &mut EnvoyHost<'_>) -> (T, Effects),
     ) -> Option<T> {
+        let config = self.config.as_deref()?;
         let Ok(mut state) = self.state.try_borrow_mut() else {
             crate::log::log(
                 LogLevel::Error,
@@ -76,25 +127,24 @@ impl Filter {
             timer_keys,
             start_millis,
             worker,
+            limited,
         } = &mut *state;
         let run = run.get_or_insert_with(|| {
             *start_millis = unix_millis();
             // SAFETY: the filter is alive during its hook. A stream stays on its worker.
             *worker = unsafe { (self.callbacks.http_filter_get_worker_index)(filter) as usize };
-            if let Some(limit) = self.config.body_limit() {
-                // SAFETY: the filter is alive during its hook.
-                unsafe { (self.callbacks.http_set_buffer_limit)(filter, u64::from(limit)) }
-            }
-            ChainRun::new(self.config.chain(self.route(filter)))
+            ChainRun::new(config.chain(self.route(config, filter)))
         });
         let mut host = EnvoyHost {
             callbacks: self.callbacks,
             filter,
-            config: &*self.config,
+            config,
             receiving,
             timer_keys,
             start_millis: *start_millis,
             worker: *worker,
+            limited,
+            known: RefCell::default(),
         };
         let (result, mut effects) = step(run, &mut host);
         if let Some(reply) = &mut effects.reply {
@@ -173,7 +223,48 @@ impl Filter {
         }
     }
 
-    fn route(&self, filter: FilterPtr) -> Option<&RouteConfig> {
+    /// As [`Filter::step`], for headers, chunks and trailers, which the run may hold back.
+    pub(crate) fn pass(
+        self: &Rc<Self>,
+        filter: FilterPtr,
+        receiving: Option<Direction>,
+        step: impl FnOnce(&mut ChainRun, &mut EnvoyHost<'_>) -> (Verdict, Effects),
+    ) -> Option<Verdict> {
+        self.step(filter, receiving, |run, host| {
+            let (verdict, effects) = step(run, host);
+            if matches!(verdict, Verdict::Pause | Verdict::Hold) {
+                host.limit_bodies();
+            }
+            (verdict, effects)
+        })
+    }
+
+    /// Whether headers go on without any plugin's seeing them.
+    pub(crate) fn passes_headers(&self, direction: Direction, end_of_stream: bool) -> bool {
+        self.state.try_borrow_mut().is_ok_and(|mut state| {
+            let run = state.run.as_mut();
+            run.is_some_and(|run| run.pass_headers(direction, end_of_stream))
+        })
+    }
+
+    /// Whether a body or trailers go on without any plugin's seeing them.
+    pub(crate) fn lets_pass(&self, direction: Direction) -> bool {
+        self.state.try_borrow().is_ok_and(|state| {
+            let run = state.run.as_ref();
+            run.is_some_and(|run| run.lets_pass(direction))
+        })
+    }
+
+    /// Whether there is nothing to do in the log phase.
+    pub(crate) fn passes_log(&self) -> bool {
+        let state = self.state.try_borrow_mut();
+        state.is_ok_and(|mut state| state.run.as_mut().is_some_and(ChainRun::pass_log))
+    }
+
+    fn route(&self, config: &dyn FilterConfig, filter: FilterPtr) -> Option<&RouteConfig> {
+        if !config.may_have_routes() {
+            return None;
+        }
         // SAFETY: the filter is alive during its hook.
         let route = unsafe { (self.callbacks.get_most_specific_route_config)(filter) };
         // SAFETY: not null, it is a pointer that the hook `per_route_config_new` returned; Envoy
@@ -221,18 +312,17 @@ impl Filter {
             // A step is under way; it does this when it is done.
             return;
         };
-        let State {
-            run,
-            timer_keys,
-            worker,
-            ..
-        } = std::mem::take(&mut *state);
-        drop(state);
-        if let Some(mut run) = run {
+        // No plugin can reach the stream from here, so the state may stay borrowed; and it goes with
+        // the filter, whose last hook this is.
+        let worker = state.worker;
+        if let Some(run) = &mut state.run {
             run.end(worker);
         }
-        if let Some(timers) = timers().filter(|_| !timer_keys.is_empty()) {
-            for key in timer_keys {
+        if state.timer_keys.is_empty() {
+            return;
+        }
+        if let Some(timers) = timers() {
+            for key in state.timer_keys.drain(..) {
                 timers.cancel(key);
             }
         }

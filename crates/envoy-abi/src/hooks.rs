@@ -135,7 +135,7 @@ unsafe extern "C" fn envoy_dynamic_module_on_http_filter_new(
         // SAFETY: made by `config_new`, and alive as long as filters are made of it.
         let config = unsafe { &*config.cast::<Arc<dyn FilterConfig>>() };
         let filter = Filter::new(callbacks, Arc::clone(config));
-        Rc::into_raw(Rc::new(filter)).cast()
+        Rc::into_raw(filter).cast()
     })
 }
 
@@ -148,7 +148,7 @@ unsafe extern "C" fn envoy_dynamic_module_on_http_filter_destroy(module: *const 
     guarded((), || {
         // SAFETY: made by `Rc::into_raw` above, and given back once. A hook that is still running
         // further up the stack has a count of its own.
-        unsafe { Rc::from_raw(module.cast::<Filter>()) }.end();
+        unsafe { Rc::from_raw(module.cast::<Filter>()) }.retire();
     });
 }
 
@@ -176,7 +176,10 @@ unsafe fn on_headers(
     guarded(headers_status::CONTINUE, || {
         // SAFETY: the caller's promise is passed on.
         let state = unsafe { state(module) };
-        let verdict = state.step(filter, None, |run, host| {
+        if state.passes_headers(direction, end_of_stream) {
+            return headers_status::CONTINUE;
+        }
+        let verdict = state.pass(filter, None, |run, host| {
             run.on_headers(direction, end_of_stream, host)
         });
         let stop = headers_status::STOP_ITERATION;
@@ -194,7 +197,10 @@ unsafe fn on_body(
     guarded(body_status::CONTINUE, || {
         // SAFETY: the caller's promise is passed on.
         let state = unsafe { state(module) };
-        let verdict = state.step(filter, Some(direction), |run, host| {
+        if state.lets_pass(direction) {
+            return body_status::CONTINUE;
+        }
+        let verdict = state.pass(filter, Some(direction), |run, host| {
             run.on_body(direction, end_of_stream, host)
         });
         answer(
@@ -212,7 +218,10 @@ unsafe fn on_trailers(filter: FilterPtr, module: *const c_void, direction: Direc
     guarded(headers_status::CONTINUE, || {
         // SAFETY: the caller's promise is passed on.
         let state = unsafe { state(module) };
-        let verdict = state.step(filter, None, |run, host| run.on_trailers(direction, host));
+        if state.lets_pass(direction) {
+            return headers_status::CONTINUE;
+        }
+        let verdict = state.pass(filter, None, |run, host| run.on_trailers(direction, host));
         let stop = headers_status::STOP_ITERATION;
         answer(verdict, headers_status::CONTINUE, stop, stop, stop)
     })
@@ -266,6 +275,9 @@ unsafe extern "C" fn envoy_dynamic_module_on_http_filter_stream_complete(
     guarded((), || {
         // SAFETY: the caller's promise is passed on.
         let state = unsafe { state(module) };
+        if state.passes_log() {
+            return;
+        }
         state.step(filter, None, |run, host| {
             run.on_log(host);
             ((), Effects::default())

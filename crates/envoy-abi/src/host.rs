@@ -1,5 +1,6 @@
 //! [`Host`] over one of Envoy's streams.
 
+use std::cell::RefCell;
 use std::ptr;
 use std::sync::LazyLock;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -13,6 +14,7 @@ use outrider_plugin_api::{
 use smallvec::SmallVec;
 
 use crate::callbacks::Callbacks;
+use crate::known_headers::{Known, KnownHeaders, MOST_HEADERS};
 use crate::module::FilterConfig;
 use crate::raw::{
     EnvoyBuffer, EnvoyHeader, FilterPtr, ModuleBuffer, ModuleHeader, TimingInfo, body_type,
@@ -31,6 +33,10 @@ pub(crate) struct EnvoyHost<'a> {
     pub(crate) timer_keys: &'a mut SmallVec<[TimerKey; 1]>,
     pub(crate) start_millis: u64,
     pub(crate) worker: usize,
+    /// Whether Envoy has been told how much of a body may be held back.
+    pub(crate) limited: &'a mut bool,
+    /// What this hook has learned of a header map.
+    pub(crate) known: RefCell<KnownHeaders>,
 }
 
 pub(crate) fn unix_millis() -> u64 {
@@ -70,6 +76,17 @@ fn body_number(direction: Direction, buffer: BodyBuffer) -> u32 {
 }
 
 impl EnvoyHost<'_> {
+    /// Something of the stream is held back from here on: Envoy is told how much of a body that may
+    /// be. Most streams never come here.
+    pub(crate) fn limit_bodies(&mut self) {
+        if !std::mem::replace(self.limited, true)
+            && let Some(limit) = self.config.body_limit()
+        {
+            // SAFETY: the filter is alive during its hook.
+            unsafe { (self.callbacks.http_set_buffer_limit)(self.filter, u64::from(limit)) }
+        }
+    }
+
     /// Whether a buffer is there to be read now. What was received can be seen in body hooks only;
     /// and when an earlier filter held the body back, Envoy shows the same bytes as both.
     fn buffer_is_there(&self, direction: Direction, buffer: BodyBuffer) -> bool {
@@ -92,7 +109,58 @@ impl EnvoyHost<'_> {
         unsafe { get(self.filter, &raw mut value).then(|| Scalar::String(value.bytes())) }
     }
 
-    fn get_header(&self, map: HeaderMap, name: &[u8], index: usize) -> (Option<&[u8]>, usize) {
+    #[inline]
+    fn get_header(&self, map: HeaderMap, name: &[u8], index: usize) -> Option<&[u8]> {
+        if let Ok(mut known) = self.known.try_borrow_mut() {
+            if known.is_worth_listing(map) {
+                self.list(&mut known, map);
+            }
+            match known.value(map, name, index) {
+                Known::Absent => return None,
+                // SAFETY: Envoy keeps the value until a setter is called, which takes `&mut self`.
+                Known::Found(value) => return Some(unsafe { value.bytes() }),
+                Known::Nothing => {}
+            }
+        }
+        self.find_header(map, name, index).0
+    }
+
+    fn count_headers(&self, map: HeaderMap, name: &[u8]) -> usize {
+        let known = self.known.try_borrow().ok();
+        known
+            .and_then(|known| known.count(map, name))
+            .unwrap_or_else(|| self.find_header(map, name, 0).1)
+    }
+
+    fn add_to_map(&mut self, map: HeaderMap, name: &[u8], value: &[u8]) -> bool {
+        // SAFETY: the filter is alive during its hook; name and value outlive the call, and Envoy
+        // copies them.
+        unsafe {
+            (self.callbacks.http_add_header)(
+                self.filter,
+                map_number(map),
+                ModuleBuffer::new(name),
+                ModuleBuffer::new(value),
+            )
+        }
+    }
+
+    /// Lists a header map, if that is worth its while.
+    fn list(&self, known: &mut KnownHeaders, map: HeaderMap) {
+        let map = map_number(map);
+        // SAFETY: the filter is alive during its hook.
+        let size = unsafe { (self.callbacks.http_get_headers_size)(self.filter, map) };
+        if size > MOST_HEADERS {
+            return;
+        }
+        let mut headers = vec![EnvoyHeader::EMPTY; size];
+        // SAFETY: the array has the size that Envoy has just named.
+        if unsafe { (self.callbacks.http_get_headers)(self.filter, map, headers.as_mut_ptr()) } {
+            known.list(headers);
+        }
+    }
+
+    fn find_header(&self, map: HeaderMap, name: &[u8], index: usize) -> (Option<&[u8]>, usize) {
         let mut value = EnvoyBuffer::EMPTY;
         let mut count = 0;
         // SAFETY: the filter is alive during its hook; the name outlives the call; the results go to
@@ -121,11 +189,11 @@ impl Host for EnvoyHost<'_> {
     }
 
     fn header(&self, map: HeaderMap, name: &[u8], index: usize) -> Option<&[u8]> {
-        self.get_header(map, name, index).0
+        self.get_header(map, name, index)
     }
 
     fn header_count(&self, map: HeaderMap, name: &[u8]) -> usize {
-        self.get_header(map, name, 0).1
+        self.count_headers(map, name)
     }
 
     fn headers(&self, map: HeaderMap, visit: &mut dyn FnMut(&[u8], &[u8])) {
@@ -148,6 +216,19 @@ impl Host for EnvoyHost<'_> {
     }
 
     fn set_header(&mut self, map: HeaderMap, name: &[u8], value: &[u8]) -> bool {
+        let known = self.known.get_mut();
+        if !known.is_listed(map) && known.is_worth_listing(map) {
+            let mut known = std::mem::take(known);
+            self.list(&mut known, map);
+            self.known = RefCell::new(known);
+        }
+        let known = self.known.get_mut();
+        let is_absent = known.is_absent(map, name);
+        known.changes(map, is_absent.then_some(name));
+        if is_absent && !value.is_empty() {
+            // The same to Envoy, but that it need not look for an old value.
+            return self.add_to_map(map, name, value);
+        }
         // SAFETY: the filter is alive during its hook; name and value outlive the call, and Envoy
         // copies them. An empty value is for Envoy the wish to remove the header.
         unsafe {
@@ -165,18 +246,12 @@ impl Host for EnvoyHost<'_> {
             // Envoy cannot add an empty value, and says `false`, as for a map that is not there.
             return true;
         }
-        // SAFETY: as for `set_header`.
-        unsafe {
-            (self.callbacks.http_add_header)(
-                self.filter,
-                map_number(map),
-                ModuleBuffer::new(name),
-                ModuleBuffer::new(value),
-            )
-        }
+        self.known.get_mut().changes(map, Some(name));
+        self.add_to_map(map, name, value)
     }
 
     fn remove_header(&mut self, map: HeaderMap, name: &[u8]) -> bool {
+        self.known.get_mut().changes(map, None);
         // SAFETY: as for `set_header`; the null value asks for the removal.
         unsafe {
             (self.callbacks.http_set_header)(

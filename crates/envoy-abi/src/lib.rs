@@ -20,6 +20,7 @@ mod filter;
 mod grpc;
 mod hooks;
 mod host;
+mod known_headers;
 mod log;
 mod module;
 mod protobuf;

@@ -38,6 +38,9 @@ pub trait FilterConfig: Send + Sync {
     /// The chain of streams whose most specific route configuration is `route`.
     fn chain(&self, route: Option<&RouteConfig>) -> Arc<Chain>;
 
+    /// Whether a route may have a configuration. `false`: Envoy need not be asked.
+    fn may_have_routes(&self) -> bool;
+
     /// The metrics that plugins may write to.
     fn metrics(&self) -> &dyn MetricTable;
 

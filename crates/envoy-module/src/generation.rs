@@ -15,7 +15,7 @@ use crate::metrics::Table;
 use crate::plugin::{self, CodeKey, GenerationPlugin, Place};
 use crate::reaper;
 use crate::registry::Filter;
-use crate::route::Route;
+use crate::route::{self, Route};
 
 /// The part of a generation that filter configurations with the same document share.
 #[derive(Debug)]
@@ -196,6 +196,10 @@ impl FilterConfig for Generation {
             // Should a stream ever come after the end, it fails closed.
             (None, _) => Arc::new(Chain::new(vec![plugin::missing("outrider")])),
         }
+    }
+
+    fn may_have_routes(&self) -> bool {
+        route::any()
     }
 
     fn metrics(&self) -> &dyn MetricTable {

@@ -3,6 +3,7 @@
 //! Routes come through RDS and generations through ECDS, in any order. A chain is made as soon as
 //! both are there, on the main thread; streams only look it up.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use outrider_plugin_api::Chain;
@@ -10,6 +11,14 @@ use outrider_plugin_formats::RouteConfig;
 
 use crate::document::Refusal;
 use crate::generation::Core;
+
+/// Whether there has ever been a route's configuration in this process.
+static ANY: AtomicBool = AtomicBool::new(false);
+
+/// Whether a route may have a configuration of its own.
+pub(crate) fn any() -> bool {
+    ANY.load(Ordering::Acquire)
+}
 
 /// A route's, or virtual host's, configuration.
 #[derive(Debug)]
@@ -33,6 +42,8 @@ pub(crate) enum Resolved {
 
 impl Route {
     pub(crate) fn new(document: RouteConfig) -> Self {
+        // Before any worker hears of this route.
+        ANY.store(true, Ordering::Release);
         Self {
             document,
             chains: RwLock::default(),

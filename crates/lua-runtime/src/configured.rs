@@ -318,6 +318,12 @@ impl ConfiguredPlugin for LuaConfigured {
         };
         let number = handler_number(call.phase);
         let outcome = vm.state.start(&thread, number, context);
+        if let (Step::Done, Pending::Nothing) = (&outcome.step, &outcome.pending) {
+            *slot = outcome.slot;
+            vm.reuse(thread);
+            vm.state.tidy();
+            return Ok(Decision::Continue);
+        }
         self.conclude(&mut held, thread, call, outcome, slot, stream)
     }
 

@@ -78,13 +78,26 @@ impl Vm {
     ///
     /// # Errors
     /// A validator or `on_configure` refuses it.
+    #[inline]
     pub(crate) fn configure(
         &mut self,
         documents: &Documents,
         intake: Intake,
         metrics: Option<&mut dyn Metrics>,
     ) -> Result<(), LuaError> {
-        if self.latest == documents.id || self.configurations.contains(&documents.id) {
+        if self.latest == documents.id {
+            return Ok(());
+        }
+        self.take_in(documents, intake, metrics)
+    }
+
+    fn take_in(
+        &mut self,
+        documents: &Documents,
+        intake: Intake,
+        metrics: Option<&mut dyn Metrics>,
+    ) -> Result<(), LuaError> {
+        if self.configurations.contains(&documents.id) {
             self.latest = documents.id;
             return Ok(());
         }
@@ -137,6 +150,7 @@ impl Vm {
     ///
     /// # Errors
     /// The memory budget is used up.
+    #[inline]
     pub(crate) fn thread(&mut self) -> Result<Thread, LuaError> {
         match self.pool.pop() {
             Some(thread) => Ok(thread),

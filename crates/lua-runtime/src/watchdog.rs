@@ -12,9 +12,9 @@ use std::time::{Duration, Instant};
 use crate::ffi::{Sight, Watch};
 
 /// How often calls are looked at.
-const TICK: Duration = Duration::from_millis(1);
+const TICK: Duration = Duration::from_millis(2);
 /// After so many looks that saw no call, the thread parks.
-const IDLE_TICKS: u32 = 200;
+const IDLE_TICKS: u32 = 100;
 
 #[derive(Debug)]
 struct Watchdog {
@@ -55,10 +55,10 @@ pub(crate) fn register(watch: &Arc<Watch>) {
 }
 
 /// A call begins on this thread that may run for `budget`. Its end is [`Watch::end`].
+#[inline]
 pub(crate) fn begin(watch: &Watch, budget: Duration) {
+    watch.begin(budget.as_nanos() as u64);
     let watchdog = &*WATCHDOG;
-    let deadline = watchdog.began.elapsed() + budget;
-    watch.begin(deadline.as_nanos() as u64, budget.as_nanos() as u64);
     if watchdog.asleep.load(Ordering::SeqCst) && watchdog.asleep.swap(false, Ordering::SeqCst) {
         wake(watchdog);
     }

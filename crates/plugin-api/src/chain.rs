@@ -6,6 +6,7 @@ use crate::call_times::CallTimes;
 use crate::circuit::Circuit;
 use crate::failure::{CAUSES, Cause, FailureLogHandle, FailurePolicy};
 use crate::metric::{MetricId, MetricKind, Metrics};
+use crate::phase::{BodyMode, Direction};
 use crate::plugin::{ConfiguredPlugin, Interest};
 
 /// A plugin's own counters.
@@ -68,14 +69,64 @@ pub struct Link {
 #[derive(Debug, Default)]
 pub struct Chain {
     links: Box<[Link]>,
+    request: Handled,
+    response: Handled,
+    log: bool,
+}
+
+/// What at least one link of a chain handles of a direction.
+#[derive(Debug, Clone, Copy, Default)]
+struct Handled {
+    headers: bool,
+    /// Bodies or trailers.
+    parts: bool,
+}
+
+impl Handled {
+    fn of(links: &[Link], direction: Direction) -> Self {
+        let any = |handles: fn(&Interest, Direction) -> bool| {
+            links.iter().any(|link| handles(&link.interest, direction))
+        };
+        Self {
+            headers: any(Interest::headers),
+            parts: any(Interest::trailers)
+                || any(|interest, direction| interest.body(direction) != BodyMode::None),
+        }
+    }
 }
 
 impl Chain {
     /// A chain of plugins in the order of requests.
     pub fn new(links: Vec<Link>) -> Self {
         Self {
+            request: Handled::of(&links, Direction::Request),
+            response: Handled::of(&links, Direction::Response),
+            log: links.iter().any(|link| link.interest.log),
             links: links.into_boxed_slice(),
         }
+    }
+
+    fn handled(&self, direction: Direction) -> Handled {
+        match direction {
+            Direction::Request => self.request,
+            Direction::Response => self.response,
+        }
+    }
+
+    /// Whether a link handles anything of a direction.
+    pub(crate) fn handles(&self, direction: Direction) -> bool {
+        let handled = self.handled(direction);
+        handled.headers || handled.parts
+    }
+
+    /// Whether a link handles what follows the headers of a direction.
+    pub(crate) fn handles_parts(&self, direction: Direction) -> bool {
+        self.handled(direction).parts
+    }
+
+    /// Whether a link handles the log phase.
+    pub(crate) fn handles_log(&self) -> bool {
+        self.log
     }
 
     /// Its plugins, in the order of requests.

@@ -56,7 +56,7 @@ pub enum Verdict {
 #[must_use]
 pub struct Effects {
     /// Send this response.
-    pub reply: Option<Reply>,
+    pub reply: Option<Box<Reply>>,
     /// Let the request go on.
     pub resume_request: bool,
     /// Let the response go on.
@@ -66,7 +66,7 @@ pub struct Effects {
 impl Effects {
     /// Whether there is nothing to do.
     pub fn is_empty(&self) -> bool {
-        *self == Self::default()
+        self.reply.is_none() && !self.resume_request && !self.resume_response
     }
 }
 
@@ -113,6 +113,38 @@ impl ChainRun {
             logged: false,
             effects: Effects::default(),
         }
+    }
+
+    /// The headers of a direction are here, and no plugin has anything to do with that direction:
+    /// they go on. Otherwise `false`, and they are to be given to [`ChainRun::on_headers`].
+    pub fn pass_headers(&mut self, direction: Direction, end_of_stream: bool) -> bool {
+        if self.chain.handles(direction) || self.local.is_some() || self.flow(direction).finished {
+            return false;
+        }
+        let links = self.states.len();
+        let flow = self.flow_mut(direction);
+        flow.headers_seen = true;
+        flow.headers_end = end_of_stream;
+        flow.cursor = links;
+        true
+    }
+
+    /// Whether what follows the headers of a direction goes on without this run's seeing it: no
+    /// plugin handles it, and none holds the direction up.
+    pub fn lets_pass(&self, direction: Direction) -> bool {
+        !self.chain.handles_parts(direction)
+            && self.local.is_none()
+            && self.flow(direction).is_clear(self.states.len())
+    }
+
+    /// The stream is over, and no plugin has anything to do with that. Otherwise `false`, and
+    /// [`ChainRun::on_log`] is to be called.
+    pub fn pass_log(&mut self) -> bool {
+        if self.chain.handles_log() {
+            return false;
+        }
+        self.logged = true;
+        self.chain.links().iter().all(|link| link.circuit.is_calm())
     }
 
     /// The headers of a direction are here. `end_of_stream`: nothing follows them.
@@ -228,6 +260,7 @@ impl ChainRun {
         }
     }
 
+    #[inline]
     fn interest_at(&self, direction: Direction, position: usize) -> Interest {
         let index = self.link_at(direction, position);
         let out = self.states.get(index).is_none_or(|state| state.out)
@@ -296,7 +329,7 @@ impl ChainRun {
             && let Some(local) = self.local.take()
         {
             self.response.finished = true;
-            self.effects.reply = Some(local.into_reply());
+            self.effects.reply = Some(Box::new(local.into_reply()));
         }
     }
 
@@ -315,11 +348,11 @@ impl ChainRun {
         };
         self.request.finished = true;
         self.response.finished = true;
-        self.effects.reply = Some(Reply {
+        self.effects.reply = Some(Box::new(Reply {
             status,
             details: details.into(),
             ..Reply::default()
-        });
+        }));
     }
 }
 

@@ -50,7 +50,8 @@ const ENTRIES: usize = 8;
 /// The handler table and seven handlers.
 const HANDLERS: usize = 8;
 
-/// A coroutine that the host runs. It is given back with [`State::release`].
+/// A coroutine that the host runs. While it is free, the handler table and the handlers lie on its
+/// stack. It is given back with [`State::release`].
 #[derive(Debug)]
 pub(crate) struct Thread {
     lua: *mut lua_State,
@@ -281,6 +282,11 @@ impl State {
             mlua_sys::lua_cpcall(self.lua, new_thread, (&raw mut thread).cast::<c_void>())
         };
         if status == LUA_OK {
+            for reference in self.handlers {
+                // SAFETY: a new thread's stack has room for 20 values; reading the registry does not
+                // allocate.
+                unsafe { mlua_sys::lua_rawgeti_(thread.lua, LUA_REGISTRYINDEX, reference) };
+            }
             return Ok(thread);
         }
         let message = self.take_error(self.lua);
@@ -305,12 +311,11 @@ impl State {
         handler: usize,
         context: Context<'_, '_>,
     ) -> Outcome {
-        let reference = self.handlers.get(handler).copied().unwrap_or_default();
-        // SAFETY: a free thread's stack is empty and has room; reading the registry and pushing a
-        // truth value do not allocate.
+        // SAFETY: a free thread's stack holds the handler table and the handlers, and has room;
+        // pushing copies of them and a truth value does not allocate.
         unsafe {
-            mlua_sys::lua_rawgeti_(thread.lua, LUA_REGISTRYINDEX, reference);
-            mlua_sys::lua_rawgeti_(thread.lua, LUA_REGISTRYINDEX, self.handlers[0]);
+            mlua_sys::lua_pushvalue(thread.lua, count(handler + 1));
+            mlua_sys::lua_pushvalue(thread.lua, 1);
             mlua_sys::lua_pushboolean(thread.lua, c_int::from(context.end_of_stream));
         }
         self.run(thread, 2, context)
@@ -370,13 +375,15 @@ impl State {
             }
             Step::Failed(self.error(over.is_err(), message))
         } else {
-            // SAFETY: drops what was returned or yielded; does not allocate.
-            unsafe { mlua_sys::lua_settop(thread.lua, 0) };
-            if status == LUA_OK {
-                Step::Done
+            let (step, kept) = if status == LUA_OK {
+                // The handlers stay, for the next call.
+                (Step::Done, HANDLERS)
             } else {
-                Step::Yielded
-            }
+                (Step::Yielded, 0)
+            };
+            // SAFETY: drops what was returned or yielded; does not allocate.
+            unsafe { mlua_sys::lua_settop(thread.lua, count(kept)) };
+            step
         };
         Outcome {
             step,
@@ -387,6 +394,7 @@ impl State {
     }
 
     /// Collects garbage when much of the budget is in use and much of that is new.
+    #[inline]
     pub(crate) fn tidy(&mut self) {
         let (used, limit) = (self.memory.used(), self.memory.limit());
         self.collected = self.collected.min(used);

@@ -1,6 +1,6 @@
 //! The time budget of one VM: who may set the hook that ends an overdue call, and when.
 //!
-//! The worker says when a call begins and by when it has to be over, and when it is over. The
+//! The worker says when a call begins and how long it may run, and when it is over. The
 //! watchdog, on its own thread, looks at that ([`Watch::look`]) and sets a count hook on a VM whose
 //! time is up. At the next instruction the hook makes the coroutine yield, which no `pcall` catches;
 //! where it cannot yield (in a callback of a C function, or while a plugin loads) it raises an error
@@ -11,8 +11,11 @@
 //! does not let run must not cost a stream its plugin. Reading that clock takes a system call, so only
 //! the watchdog does it, from the moment in which it first sees a call.
 //!
-//! The trap is a call that ends in the moment in which the watchdog finds it overdue. The deadline
-//! decides: the watchdog may touch the VM only if it has changed the deadline to `OVERDUE`, and the
+//! The worker reads no clock at all: it numbers its calls, and a call's time begins when the watchdog
+//! first sees its number.
+//!
+//! The trap is a call that ends in the moment in which the watchdog finds it overdue. The call's number
+//! decides: the watchdog may touch the VM only if it has changed the number to `OVERDUE`, and the
 //! worker, finding `OVERDUE` at the end of a call, takes the lock that the watchdog holds meanwhile.
 //!
 //! What a hook cannot end: functions that run in C for long without an instruction of Lua in between.
@@ -35,7 +38,10 @@ pub(crate) struct OverBudget;
 /// What the watchdog knows about one VM.
 #[derive(Debug)]
 pub(crate) struct Watch {
-    deadline: AtomicU64,
+    /// The number of the call that runs, or `IDLE`, or `OVERDUE`.
+    call: AtomicU64,
+    /// The number of the last call; the worker's own.
+    last: AtomicU64,
     /// How long the call may run, in nanoseconds.
     budget: AtomicU64,
     /// The clock of the thread that the call runs on.
@@ -49,8 +55,10 @@ pub(crate) struct Watch {
 struct Hook {
     /// How often the hook of the overdue call was set.
     times: u32,
-    /// The call, by its deadline.
+    /// The call's number.
     call: u64,
+    /// When it was first seen, in nanoseconds of the watchdog's clock.
+    seen: u64,
     /// How long its thread had run when it was first seen; none: nobody knows.
     ran: Option<u64>,
 }
@@ -83,8 +91,8 @@ fn running_time(clock: libc::clockid_t) -> Option<u64> {
     Some(seconds * 1_000_000_000 + u64::try_from(time.tv_nsec).ok()?)
 }
 
-// SAFETY: `lua` is used by another thread only in `look`, only while the deadline is `OVERDUE`, that
-// is while a call runs in the VM, and only for `lua_sethook`, which LuaJIT allows at any time.
+// SAFETY: `lua` is used by another thread only in `look`, only while the call is `OVERDUE`, that
+// is while it runs in the VM, and only for `lua_sethook`, which LuaJIT allows at any time.
 unsafe impl Send for Watch {}
 // SAFETY: as above.
 unsafe impl Sync for Watch {}
@@ -101,7 +109,8 @@ pub(crate) enum Sight {
 impl Watch {
     pub(super) fn new(lua: *mut lua_State) -> Self {
         Self {
-            deadline: AtomicU64::new(IDLE),
+            call: AtomicU64::new(IDLE),
+            last: AtomicU64::new(IDLE),
             budget: AtomicU64::new(0),
             clock: AtomicI32::new(NO_CLOCK),
             hook: Mutex::default(),
@@ -109,23 +118,31 @@ impl Watch {
         }
     }
 
-    /// A call begins on this thread that may run for `budget` nanoseconds, and so is not over time
-    /// before `deadline` (nanoseconds of the watchdog's clock).
-    pub(crate) fn begin(&self, deadline: u64, budget: u64) {
+    /// A call begins on this thread that may run for `budget` nanoseconds.
+    #[inline]
+    pub(crate) fn begin(&self, budget: u64) {
+        // At one a nanosecond, numbers last for five centuries.
+        let call = self.last.load(Ordering::Relaxed) + 1;
+        self.last.store(call, Ordering::Relaxed);
         self.budget.store(budget, Ordering::Relaxed);
         self.clock
             .store(CLOCK.with(|clock| *clock), Ordering::Relaxed);
-        // SeqCst: the watchdog, before it sleeps, says so and then looks at the deadlines; a worker
-        // sets its deadline and then looks whether it sleeps. One of them sees the other.
-        self.deadline
-            .store(deadline.clamp(IDLE + 1, OVERDUE - 1), Ordering::SeqCst);
+        // SeqCst: the watchdog, before it sleeps, says so and then looks at the calls; a worker sets
+        // its call and then looks whether it sleeps. One of them sees the other.
+        self.call.store(call, Ordering::SeqCst);
     }
 
     /// The call is over; only its own thread says so.
+    #[inline]
     pub(crate) fn end(&self) -> Result<(), OverBudget> {
-        if self.deadline.swap(IDLE, Ordering::AcqRel) != OVERDUE {
+        if self.call.swap(IDLE, Ordering::AcqRel) != OVERDUE {
             return Ok(());
         }
+        self.end_overdue()
+    }
+
+    #[cold]
+    fn end_overdue(&self) -> Result<(), OverBudget> {
         let mut hook = self.hook.lock().unwrap_or_else(PoisonError::into_inner);
         hook.times = 0;
         // SAFETY: this thread is the one that uses the VM, and the watchdog, which might have been
@@ -140,27 +157,27 @@ impl Watch {
 
     /// Whether the call that runs has used up its time; asked by what runs for long in the host.
     pub(super) fn is_overdue(&self) -> bool {
-        self.deadline.load(Ordering::Relaxed) == OVERDUE
+        self.call.load(Ordering::Relaxed) == OVERDUE
     }
 
-    /// Looks at the VM, and interrupts its call if `now` is after its deadline and it has run for its
-    /// budget.
+    /// Looks at the VM, and interrupts its call if it has run for its budget. `now` is in nanoseconds
+    /// of the watchdog's clock.
     pub(crate) fn look(&self, now: u64) -> Sight {
-        let deadline = self.deadline.load(Ordering::SeqCst);
-        if deadline == IDLE {
+        let call = self.call.load(Ordering::SeqCst);
+        if call == IDLE {
             return Sight::Idle;
         }
         let mut hook = self.hook.lock().unwrap_or_else(PoisonError::into_inner);
-        if deadline != OVERDUE && !self.is_over_time(&mut hook, deadline, now) {
+        if call != OVERDUE && !self.is_over_time(&mut hook, call, now) {
             return Sight::Busy;
         }
-        let claimed = deadline == OVERDUE && self.deadline.load(Ordering::SeqCst) == OVERDUE
+        let claimed = call == OVERDUE && self.call.load(Ordering::SeqCst) == OVERDUE
             || self
-                .deadline
-                .compare_exchange(deadline, OVERDUE, Ordering::SeqCst, Ordering::SeqCst)
+                .call
+                .compare_exchange(call, OVERDUE, Ordering::SeqCst, Ordering::SeqCst)
                 .is_ok();
         if claimed {
-            // SAFETY: the deadline is OVERDUE, so the call has not ended: its end waits for the lock.
+            // SAFETY: the call is OVERDUE, so the call has not ended: its end waits for the lock.
             // Hooks may be set from any thread at any time.
             unsafe {
                 // The worker may have been changing the dispatch tables at the same time, and the hook
@@ -177,21 +194,21 @@ impl Watch {
         Sight::Busy
     }
 
-    /// Whether the call with this deadline has run for its budget. A call that began meanwhile may
-    /// lend its clock or its budget to this question; it has another deadline, so no harm comes of it.
-    fn is_over_time(&self, hook: &mut Hook, deadline: u64, now: u64) -> bool {
+    /// Whether the call with this number has run for its budget. A call that began meanwhile may lend
+    /// its clock or its budget to this question; it has another number, so no harm comes of it.
+    fn is_over_time(&self, hook: &mut Hook, call: u64, now: u64) -> bool {
         let clock = self.clock.load(Ordering::Relaxed);
-        if hook.call != deadline {
-            hook.call = deadline;
+        let budget = self.budget.load(Ordering::Relaxed);
+        if hook.call != call {
+            hook.call = call;
+            hook.seen = now;
             hook.ran = running_time(clock);
         }
-        if now < deadline {
+        if now.saturating_sub(hook.seen) < budget {
             return false;
         }
         match (hook.ran, running_time(clock)) {
-            (Some(then), Some(now)) => {
-                now.saturating_sub(then) >= self.budget.load(Ordering::Relaxed)
-            }
+            (Some(then), Some(now)) => now.saturating_sub(then) >= budget,
             // Without the thread's clock, the wall's has to do.
             _ => true,
         }
@@ -243,7 +260,7 @@ mod tests {
         // Without a VM: nothing may touch it here.
         let watch = Watch::new(std::ptr::null_mut());
         let budget = 5_000_000;
-        watch.begin(budget, budget);
+        watch.begin(budget);
         assert_eq!(watch.look(1), Sight::Busy);
         std::thread::sleep(Duration::from_millis(20));
         assert_eq!(watch.look(20_000_000), Sight::Busy);
@@ -254,15 +271,15 @@ mod tests {
     #[test]
     fn a_thread_that_runs_uses_up_its_budget() {
         let watch = Watch::new(std::ptr::null_mut());
-        watch.begin(1, 5_000_000);
+        watch.begin(5_000_000);
         // Before the first look, for this thread may lose the CPU right after it.
         let began = Instant::now();
         let mut hook = Hook::default();
         assert!(
-            !watch.is_over_time(&mut hook, 1, 2),
+            !watch.is_over_time(&mut hook, 1, 1),
             "it has only just been seen"
         );
-        while !watch.is_over_time(&mut hook, 1, 2) {
+        while !watch.is_over_time(&mut hook, 1, u64::MAX) {
             assert!(began.elapsed() < Duration::from_secs(10));
         }
         assert!(began.elapsed() >= Duration::from_millis(5));

@@ -23,17 +23,7 @@ impl ChainRun {
                 return Progress::Blocked;
             }
             if flow.hold.is_none() && flow.headers_seen && flow.cursor < links {
-                let (position, end_of_stream) = (flow.cursor, flow.headers_end);
-                let step = if self.interest_at(direction, position).headers(direction) {
-                    let call = Call {
-                        phase: Phase::headers(direction),
-                        end_of_stream,
-                    };
-                    self.invoke(direction, position, Task::Headers, Action::Call(call), host)
-                } else {
-                    Step::Done
-                };
-                self.complete(direction, position, Task::Headers, step, host);
+                self.pass_on_headers(direction, host);
                 continue;
             }
             // Links at `limit` and beyond have not had the headers yet.
@@ -106,6 +96,34 @@ impl ChainRun {
             } else {
                 Progress::Clear
             };
+        }
+    }
+
+    /// Gives the headers to those links that have not had them, until one is not done with them.
+    fn pass_on_headers<H: Host>(&mut self, direction: Direction, host: &mut H) {
+        let links = self.states.len();
+        loop {
+            let flow = self.flow(direction);
+            let position = flow.cursor;
+            if flow.finished || position >= links {
+                return;
+            }
+            let call = Call {
+                phase: Phase::headers(direction),
+                end_of_stream: flow.headers_end,
+            };
+            let interest = self.interest_at(direction, position);
+            let step = if interest.headers(direction) {
+                self.invoke(direction, position, Task::Headers, Action::Call(call), host)
+            } else {
+                Step::Done
+            };
+            let may_hold = interest.body(direction) == BodyMode::Whole;
+            if step != Step::Done || may_hold {
+                self.complete(direction, position, Task::Headers, step, host);
+                return;
+            }
+            self.flow_mut(direction).cursor = position + 1;
         }
     }
 

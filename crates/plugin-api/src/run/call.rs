@@ -115,6 +115,13 @@ impl ChainRun {
                 outcome
             }
         };
+        if let Some(body) = body {
+            self.flow_mut(direction).resized(body.window);
+        }
+        if let Ok(Decision::Continue) = outcome {
+            return Step::Done;
+        }
+        let waits = &self.waits;
         let outcome = outcome.and_then(|decision| match decision {
             Decision::Pause(Pause::Event) if !waits.any(index) => Err(Fault {
                 cause: Cause::Error,
@@ -126,9 +133,6 @@ impl ChainRun {
             }),
             decision => Ok(decision),
         });
-        if let Some(body) = body {
-            self.flow_mut(direction).resized(body.window);
-        }
         match outcome {
             Ok(Decision::Continue) => Step::Done,
             Ok(Decision::Pause(Pause::Event)) => Step::Paused,
@@ -248,7 +252,7 @@ impl ChainRun {
             self.local = None;
             self.response.finished = true;
             self.effects = Effects {
-                reply: Some(reply),
+                reply: Some(Box::new(reply)),
                 ..Effects::default()
             };
         }

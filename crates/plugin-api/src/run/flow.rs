@@ -83,6 +83,17 @@ pub(super) struct Flow {
 }
 
 impl Flow {
+    /// Whether all `links` are done with what has come, and nothing is held back.
+    pub(super) fn is_clear(&self, links: usize) -> bool {
+        (self.cursor == links || !self.headers_seen)
+            && !self.finished
+            && !self.data_waits
+            && self.suspended.is_none()
+            && self.hold.is_none()
+            && self.chunk.is_none()
+            && self.trailers.is_none()
+    }
+
     /// A plugin gave the chunk on its way another length.
     pub(super) fn resized(&mut self, window: Window) {
         if let Some(chunk) = &mut self.chunk {

@@ -14,6 +14,7 @@ const BROKEN: i32 = -9;
 ///
 /// # Safety
 /// `call` is what Lua was given: the address of a live [`CallState`] that nothing else borrows.
+#[inline]
 pub(super) unsafe fn with(call: *mut CallState, run: impl FnOnce(&mut CallState) -> i32) -> i32 {
     catch_unwind(AssertUnwindSafe(|| {
         // SAFETY: by contract.
@@ -26,6 +27,7 @@ pub(super) unsafe fn with(call: *mut CallState, run: impl FnOnce(&mut CallState)
 ///
 /// # Safety
 /// As for [`with`].
+#[inline]
 pub(super) unsafe fn with_stream(
     call: *mut CallState,
     run: impl FnOnce(&mut CallState, &mut dyn Stream) -> i32,
@@ -45,6 +47,7 @@ pub(super) unsafe fn with_stream(
 ///
 /// # Safety
 /// `data` and `length` are a string that Lua holds for the duration of the call.
+#[inline]
 pub(super) unsafe fn bytes<'a>(data: *const u8, length: i32) -> &'a [u8] {
     match usize::try_from(length) {
         Ok(length) if length > 0 && !data.is_null() => {

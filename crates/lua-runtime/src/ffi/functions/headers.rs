@@ -19,13 +19,59 @@ const UNSENDABLE: i32 = -6;
 
 /// Whether a message may carry a header: its name is a token of HTTP (RFC 9110, section 5.6.2) or that
 /// of a pseudo header, and its value holds no NUL and no line break, which would begin another header.
+#[inline]
 fn is_sendable(name: &[u8], value: &[u8]) -> bool {
     let token = name.strip_prefix(b":").unwrap_or(name);
-    let is_token_byte =
-        |byte: &u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(byte);
-    !token.is_empty()
-        && token.iter().all(is_token_byte)
-        && !value.iter().any(|byte| matches!(byte, 0 | b'\r' | b'\n'))
+    !token.is_empty() && token.iter().all(|byte| is_token_byte(*byte)) && !holds_break(value)
+}
+
+/// Whether a value holds a byte that no value may; eight bytes at a time.
+#[inline]
+fn holds_break(value: &[u8]) -> bool {
+    let is_break = |byte: &u8| matches!(byte, 0 | b'\r' | b'\n');
+    let (words, rest) = value.as_chunks::<8>();
+    let zero_in = |word: u64| word.wrapping_sub(LOWS) & !word & HIGHS;
+    words.iter().any(|word| {
+        let word = u64::from_le_bytes(*word);
+        let returns = LOWS * u64::from(b'\r');
+        let newlines = LOWS * u64::from(b'\n');
+        zero_in(word) | zero_in(word ^ returns) | zero_in(word ^ newlines) != 0
+    }) || rest.iter().any(is_break)
+}
+
+const LOWS: u64 = 0x0101_0101_0101_0101;
+const HIGHS: u64 = 0x8080_8080_8080_8080;
+
+/// Whether each byte may stand in a token; a table, for it is asked for every header that is set.
+static IN_TOKEN: [bool; 256] = in_token();
+
+#[expect(
+    clippy::indexing_slicing,
+    reason = "runs while this is compiled, where a wrong index is an error"
+)]
+const fn in_token() -> [bool; 256] {
+    const OTHERS: &[u8] = b"!#$%&'*+-.^_`|~";
+    let mut table = [false; 256];
+    let mut index = 0;
+    while index < table.len() {
+        table[index] = (index as u8).is_ascii_alphanumeric();
+        index += 1;
+    }
+    index = 0;
+    while index < OTHERS.len() {
+        table[OTHERS[index] as usize] = true;
+        index += 1;
+    }
+    table
+}
+
+#[inline]
+#[expect(
+    clippy::indexing_slicing,
+    reason = "the table has a place for every byte"
+)]
+fn is_token_byte(byte: u8) -> bool {
+    IN_TOKEN[usize::from(byte)]
 }
 
 /// 1: found; 0: not.
