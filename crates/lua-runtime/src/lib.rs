@@ -16,6 +16,7 @@ mod outcomes;
 mod patterns;
 mod plugin;
 mod query;
+mod reaper;
 mod schema;
 mod shared;
 mod signature;
@@ -30,6 +31,9 @@ use std::sync::Arc;
 use outrider_plugin_api::{LoadError, Metrics, Plugin};
 
 pub use source::LuaSource;
+
+/// What plugins can call, as annotations for lua-language-server.
+pub const TYPES: &str = include_str!("../types/outrider.lua");
 
 /// Loads a plugin: compiles its files, runs its entry, finds its handlers, and makes a VM for each of
 /// `workers`.

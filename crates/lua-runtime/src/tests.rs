@@ -17,4 +17,5 @@ mod sandbox;
 mod sdk;
 mod store;
 mod tools;
+mod types;
 mod version1;

@@ -202,6 +202,106 @@ function envoy.httpCall(cluster, headers, body, timeout) end
 ---@param milliseconds number
 function envoy.sleep(milliseconds) end
 
+envoy.callout = {}
+
+---@class outrider.CallOptions
+---@field cluster string
+---@field path string
+---@field method? string `GET` when left out
+---@field authority? string
+---@field headers? table<string, outrider.Scalar|outrider.Scalar[]>
+---@field body? outrider.Scalar
+---@field timeout_ms? number
+---@field end_stream? boolean of a stream: nothing more is sent
+
+---@class outrider.Callout
+local Callout = {}
+---@return outrider.Fields? headers nil when it failed
+---@return string body or why it failed
+function Callout:wait() end
+---@return boolean
+function Callout:done() end
+function Callout:cancel() end
+
+---@class outrider.HttpStream
+local HttpStream = {}
+---@param data string
+---@param end_stream? boolean
+---@return boolean?
+---@return string? reason
+function HttpStream:send(data, end_stream) end
+---@param trailers outrider.Fields
+---@return boolean?
+---@return string? reason
+function HttpStream:send_trailers(trailers) end
+---@param timeout? number milliseconds
+---@return outrider.Fields?
+---@return string? reason
+function HttpStream:headers(timeout) end
+---@param timeout? number milliseconds
+---@return string?
+---@return string? reason
+function HttpStream:read(timeout) end
+---@return fun(): string?
+function HttpStream:chunks() end
+---@param timeout? number milliseconds
+---@return string?
+---@return string? reason
+function HttpStream:read_all(timeout) end
+---@param timeout? number milliseconds
+---@return outrider.Fields?
+---@return string? reason
+function HttpStream:trailers(timeout) end
+---@return boolean
+function HttpStream:done() end
+function HttpStream:close() end
+
+---Sends a request and does not wait.
+---@param options outrider.CallOptions
+---@return outrider.Callout
+function envoy.callout.start(options) end
+
+---Sends a request whose response does not matter.
+---@param options outrider.CallOptions
+---@return boolean?
+---@return string? reason
+function envoy.callout.send(options) end
+
+---@param handles outrider.Callout[]
+---@param timeout? number milliseconds
+---@return boolean?
+---@return string? reason
+function envoy.callout.wait_all(handles, timeout) end
+
+---@param handles outrider.Callout[]
+---@param timeout? number milliseconds
+---@return outrider.Callout?
+---@return integer|string place or why there is none
+function envoy.callout.wait_any(handles, timeout) end
+
+---Opens a request that goes, and is answered, in parts.
+---@param options outrider.CallOptions
+---@return outrider.HttpStream
+function envoy.callout.stream(options) end
+
+envoy.timer = {}
+
+---@class outrider.Timer
+local Timer = {}
+function Timer:cancel() end
+
+---@param delay number milliseconds
+---@param run fun()
+---@return outrider.Timer?
+---@return string? reason
+function envoy.timer.after(delay, run) end
+
+---@param delay number milliseconds
+---@param run fun()
+---@return outrider.Timer?
+---@return string? reason
+function envoy.timer.every(delay, run) end
+
 ---@class outrider.Stream
 ---@field shared table a table of the stream's own
 envoy.stream = {}

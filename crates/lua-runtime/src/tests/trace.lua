@@ -45,3 +45,29 @@ envoy.original = {
     find = string.find, match = string.match, gmatch = string.gmatch, gsub = string.gsub,
     sort = table.sort,
 }
+
+-- The SDK's functions with the names of their parameters, one a line.
+local getinfo, getlocal = debug.getinfo, debug.getlocal
+
+local function list(path, members, lines)
+    for name, member in pairs(members) do
+        local place = path .. "." .. name
+        if type(member) == "table" and name ~= "original" and name ~= "null" then
+            list(place, member, lines)
+        elseif type(member) == "function" then
+            local parameters = {}
+            for index = 1, getinfo(member, "u").nparams do
+                parameters[index] = getlocal(member, index)
+            end
+            lines[#lines + 1] = place .. "(" .. table.concat(parameters, ", ") .. ")"
+        end
+    end
+end
+
+function envoy.sdk_functions()
+    local lines = {}
+    list("envoy", envoy, lines)
+    for _, line in ipairs(lines) do
+        envoy.logInfo(line)
+    end
+end
