@@ -3,15 +3,21 @@
 //! `<dir>/<plugin>.log`.
 //!
 //! What waits in the queue is bounded: beyond [`LIMIT`] bytes lines are dropped, and in their place
-//! is a line that says how many. So are lines that could not be written, as on a full disk.
+//! is a line that says how many. So are lines that could not be written, as on a full disk, or where a
+//! pipe is full. What was lost is also counted for the plugin's statistics ([`FileLog::untold`]).
+//!
+//! The trap is log rotation: the file of that name may be another one than the file that is open.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io::Write as _;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, LazyLock};
+
+use outrider_plugin_api::FaultLog;
 
 use crate::ffi::lower_thread_priority;
 
@@ -25,6 +31,10 @@ pub(crate) struct FileLog {
     dropped: Arc<AtomicU64>,
     /// Lines that were lost since the plugin was loaded.
     lost: Arc<AtomicU64>,
+    /// So many of them are in the statistics.
+    told: Arc<AtomicU64>,
+    /// Which losses the proxy's log hears of.
+    losses: Arc<FaultLog>,
 }
 
 enum Message {
@@ -112,12 +122,34 @@ impl FileLog {
             path: Arc::from(folder.join(format!("{name}.log"))),
             dropped: Arc::default(),
             lost: Arc::default(),
+            told: Arc::default(),
+            losses: Arc::default(),
         }
     }
 
     /// How many lines were lost since the plugin was loaded.
     pub(crate) fn lost(&self) -> u64 {
         self.lost.load(Ordering::Relaxed)
+    }
+
+    /// How many lines were lost of which the statistics do not know yet; they are taken to know now.
+    pub(crate) fn untold(&self) -> u64 {
+        let lost = self.lost();
+        if lost == self.told.load(Ordering::Relaxed) {
+            return 0;
+        }
+        lost.saturating_sub(self.told.swap(lost, Ordering::Relaxed))
+    }
+
+    /// What the proxy's log is told of lost lines, now and then.
+    pub(crate) fn complaint(&self, now_ms: u64) -> Option<String> {
+        self.losses.admit(now_ms)?;
+        Some(format!(
+            "its log file {} loses lines ({} since the plugin was loaded): it cannot be written, or not as fast \
+             as they come",
+            self.path.display(),
+            self.lost()
+        ))
     }
 
     /// Queues one line, or drops it when too much waits already.
@@ -155,6 +187,14 @@ fn run(lines: &Receiver<Message>, waiting: &AtomicUsize) {
     }
 }
 
+/// Whether the file that is open is the one at `path`.
+fn is_at(open: &File, path: &Path) -> bool {
+    let (Ok(open), Ok(there)) = (open.metadata(), std::fs::metadata(path)) else {
+        return false;
+    };
+    (open.dev(), open.ino()) == (there.dev(), there.ino())
+}
+
 fn append(
     files: &mut BTreeMap<PathBuf, Option<File>>,
     path: &Path,
@@ -162,8 +202,9 @@ fn append(
     missing: u64,
 ) -> std::io::Result<()> {
     let file = files.entry(path.to_owned()).or_default();
-    // A file that was moved away (by log rotation) is begun anew.
-    if !path.exists() {
+    // A file that was moved away or removed (by log rotation) is begun anew, and one that was put in its
+    // place is gone on with.
+    if file.as_ref().is_some_and(|open| !is_at(open, path)) {
         *file = None;
     }
     let open = if let Some(open) = file {
@@ -172,7 +213,13 @@ fn append(
         if let Some(folder) = path.parent() {
             std::fs::create_dir_all(folder)?;
         }
-        file.insert(OpenOptions::new().append(true).create(true).open(path)?)
+        let mut options = OpenOptions::new();
+        // A pipe without a reader, or a full one, must not keep the lines of other plugins waiting.
+        options
+            .append(true)
+            .create(true)
+            .custom_flags(libc::O_NONBLOCK);
+        file.insert(options.open(path)?)
     };
     let note = match missing {
         0 => String::new(),
@@ -259,5 +306,80 @@ mod tests {
         std::fs::rename(&path, folder.join("probe.log.1")).unwrap();
         append(&mut files, &path, b"anew\n", 0).unwrap();
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "anew\n");
+        std::fs::remove_file(&path).unwrap();
+        append(&mut files, &path, b"again\n", 0).unwrap();
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "again\n");
+        // As rotation does that makes the new file itself.
+        std::fs::rename(&path, folder.join("probe.log.2")).unwrap();
+        std::fs::write(&path, "begun by another\n").unwrap();
+        append(&mut files, &path, b"gone on\n", 0).unwrap();
+        assert_eq!(
+            std::fs::read_to_string(&path).unwrap(),
+            "begun by another\ngone on\n"
+        );
+    }
+
+    #[test]
+    fn a_full_disk_loses_lines_and_they_are_counted_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("probe.log");
+        std::os::unix::fs::symlink("/dev/full", &path).unwrap();
+        let log = log_in(folder.path());
+        let (writer, lines) = Writer::new(LIMIT);
+        for _ in 0..5 {
+            writer.write(&log, b"lost");
+        }
+        drain(&lines, writer);
+        assert_eq!(log.lost(), 5);
+        assert_eq!((log.untold(), log.untold()), (5, 0));
+        let complaint = log.complaint(1_000).unwrap();
+        assert!(
+            complaint.contains("probe.log loses lines (5 since"),
+            "{complaint}"
+        );
+        assert_eq!(log.complaint(2_000), None);
+        // There is room again.
+        std::fs::remove_file(&path).unwrap();
+        let (writer, lines) = Writer::new(LIMIT);
+        writer.write(&log, b"kept");
+        drain(&lines, writer);
+        assert_eq!(
+            std::fs::read_to_string(&path).unwrap(),
+            "(5 lines were dropped)\nkept\n"
+        );
+        assert_eq!(log.untold(), 0);
+    }
+
+    #[test]
+    fn a_pipe_that_is_read_slowly_or_not_at_all_keeps_nobody_waiting() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("probe.log");
+        let made = std::process::Command::new("mkfifo").arg(&path).status();
+        assert!(made.unwrap().success());
+        let (log, other) = (log_in(folder.path()), FileLog::new(folder.path(), "other"));
+        let began = std::time::Instant::now();
+        let (writer, lines) = Writer::new(LIMIT);
+        writer.write(&log, b"nobody reads");
+        drain(&lines, writer);
+        assert_eq!(log.lost(), 1);
+        // Open, and never read: it takes what fits.
+        let reader = OpenOptions::new()
+            .read(true)
+            .custom_flags(libc::O_NONBLOCK)
+            .open(&path)
+            .unwrap();
+        let (writer, lines) = Writer::new(LIMIT);
+        let line = [b'x'; 1023];
+        for _ in 0..1000 {
+            writer.write(&log, &line);
+            writer.write(&other, b"here");
+        }
+        drain(&lines, writer);
+        assert!(began.elapsed() < std::time::Duration::from_secs(20));
+        assert!(log.lost() > 500, "{}", log.lost());
+        let text = std::fs::read_to_string(folder.path().join("other.log")).unwrap();
+        assert_eq!(text.lines().count(), 1000);
+        assert_eq!(other.lost(), 0);
+        drop(reader);
     }
 }

@@ -6,13 +6,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 
 use outrider_plugin_api::{
-    BodyMode, ConfiguredPlugin, Interest, LoadError, Metrics, Plugin, PluginStatus, ScopedConfig,
-    VmStatus,
+    BodyMode, ConfiguredPlugin, Interest, LoadError, MetricKind, Metrics, Plugin, PluginStatus,
+    ScopedConfig, VmStatus,
 };
 
 use crate::configured::LuaConfigured;
 use crate::ffi::{LuaError, LuaErrorKind};
 use crate::file_log::FileLog;
+use crate::reaper;
 use crate::schema::Schemas;
 use crate::shared::Shared;
 use crate::source::LuaSource;
@@ -194,6 +195,12 @@ impl Core {
     }
 }
 
+impl Drop for Core {
+    fn drop(&mut self) {
+        reaper::bury(std::mem::take(&mut self.workers));
+    }
+}
+
 #[cold]
 fn drain(own: &WorkerVm, held: &mut Held) {
     // Whoever holds this lock now is about to let go; if so, the next call drains.
@@ -234,8 +241,18 @@ impl LuaPlugin {
             memory_budget,
             log_folder,
         } = source;
+        reaper::start();
         let file_log = log_folder.map(|log| FileLog::new(&log, &plugin));
         let shared = Arc::new(Shared::new(plugin, folder, entry, files, file_log));
+        if shared.file_log.is_some()
+            && let Some(dropped) = metrics.define(
+                MetricKind::Counter,
+                &format!("outrider.plugin.{}.filelog_dropped", shared.plugin),
+            )
+        {
+            // Nobody else sets it.
+            let _ = shared.filelog_dropped.set(dropped);
+        }
         let refused = |message| LoadError {
             plugin: shared.plugin.clone(),
             message,

@@ -1,7 +1,7 @@
 //! What the VMs of one plugin version have in common.
 
 use std::collections::BTreeMap;
-use std::sync::{PoisonError, RwLock};
+use std::sync::{OnceLock, PoisonError, RwLock};
 
 use outrider_plugin_api::{MetricId, MetricKind, Metrics};
 
@@ -16,6 +16,8 @@ pub(crate) struct Shared {
     pub(crate) entry: String,
     pub(crate) files: BTreeMap<String, String>,
     pub(crate) file_log: Option<FileLog>,
+    /// Counts the lines that the file lost.
+    pub(crate) filelog_dropped: OnceLock<MetricId>,
     pub(crate) store: Store,
     // Written while the plugin loads and a configuration is checked; read when a name is looked up,
     // which plugins do once.
@@ -36,6 +38,7 @@ impl Shared {
             entry,
             files,
             file_log,
+            filelog_dropped: OnceLock::new(),
             store: Store::new(),
             metrics: RwLock::default(),
         }

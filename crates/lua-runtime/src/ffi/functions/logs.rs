@@ -1,10 +1,11 @@
 //! The proxy's log and the plugin's own. While a plugin loads, lines go where what loads it says; each
 //! is written once, not by the VM of each worker.
 
-use outrider_plugin_api::LogLevel;
+use outrider_plugin_api::{LogLevel, Stream};
 
 use super::super::call::CallState;
 use super::frame::{bytes, text, with};
+use crate::file_log::FileLog;
 
 fn log_level(number: i32) -> LogLevel {
     match number {
@@ -67,6 +68,21 @@ pub(super) unsafe extern "C" fn log(
     }
 }
 
+/// Lines that the file has lost go into the statistics, and now and then into the log, of whichever stream
+/// comes next.
+fn tell_losses(file: &FileLog, state: &CallState, stream: &mut dyn Stream) {
+    let lost = file.untold();
+    if lost == 0 {
+        return;
+    }
+    if let Some(dropped) = state.shared.filelog_dropped.get() {
+        stream.add_metric(*dropped, i64::try_from(lost).unwrap_or(i64::MAX));
+    }
+    if let Some(complaint) = file.complaint(stream.unix_millis()) {
+        stream.log(LogLevel::Warn, &complaint);
+    }
+}
+
 /// 1.
 pub(super) unsafe extern "C" fn file_log(
     call: *mut CallState,
@@ -78,8 +94,12 @@ pub(super) unsafe extern "C" fn file_log(
         with(call, |state| {
             let message = bytes(message, length);
             match (&state.shared.file_log, state.stream) {
-                (Some(file), _) => {
+                (Some(file), stream) => {
                     file.write(message);
+                    if let Some(mut stream) = stream {
+                        // SAFETY: see `with_stream`.
+                        tell_losses(file, state, stream.as_mut());
+                    }
                     1
                 }
                 (None, Some(stream)) => {
