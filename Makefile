@@ -1,7 +1,7 @@
 # What a person runs. Each target does all of its own set-up; cargo decides what is rebuilt.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test bench build release lint fmt docs clean tools test-tools bench-tools envoy envoy-release
+.PHONY: help demo test soak bench build release lint fmt docs clean tools test-tools bench-tools envoy envoy-release
 
 CARGO ?= cargo
 TARGET := $(or $(CARGO_TARGET_DIR),target)
@@ -24,6 +24,10 @@ test: test-tools build envoy ## Format check, lints, and every test, those with 
 	@$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
 	$(call step,'tests')
 	@$(CARGO) test --locked --workspace
+
+soak: release envoy-release ## Load mixed faults for ten minutes (SOAK_SECONDS=60: one), check, and write docs/soak anew
+	$(call step,'soak')
+	@$(TARGET)/release/outrider-soak --outrider $(TARGET)/release/outrider --seconds $(or $(SOAK_SECONDS),600) --output docs/soak
 
 bench: bench-tools release envoy-release ## Count what Lua plugins cost, and write docs/benchmarks anew
 	$(call step,'build (native comparison)')
