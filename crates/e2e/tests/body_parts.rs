@@ -12,6 +12,8 @@ use outrider_e2e::{Direct, FilterPlugin, direct_config};
 use outrider_lab::client::{Request, Target};
 use outrider_lab::echo::{Echo, pattern};
 use serde_json::json;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
 
 fn plugin(name: &str, priority: i32, body: &'static str, code: &str) -> FilterPlugin {
     FilterPlugin {
@@ -201,4 +203,52 @@ async fn a_body_cannot_outgrow_the_buffer_in_which_another_filter_held_it() {
     }
     let log = envoy.stop().unwrap().text();
     assert!(log.contains("the body would be larger than the"), "{log}");
+}
+
+/// What follows a 101 has no end: a plugin that asks for whole bodies does not hold it up.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_follows_an_upgrade_passes_as_it_comes() {
+    const COLLECTS: &str = r#"
+        function handler:on_response_header() envoy.resp.set_header("x-seen", "headers") end
+        function handler:on_response_body() envoy.resp.set_body("collected") end
+    "#;
+    let upstream = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let chains = [vec![vec![plugin("collects", 0, "whole", COLLECTS)]]];
+    let mut bootstrap = direct_config(&chains, upstream.local_addr().unwrap());
+    let manager = "/static_resources/listeners/0/filter_chains/0/filters/0/typed_config";
+    let manager = bootstrap.pointer_mut(manager).unwrap();
+    manager["upgrade_configs"] = json!([{ "upgrade_type": "websocket" }]);
+    let envoy = Direct::start(&bootstrap, 1).unwrap();
+    let address = envoy.listener("listener-0").unwrap();
+    let talk = async {
+        let mut client = TcpStream::connect(address).await.unwrap();
+        let request =
+            "GET / HTTP/1.1\r\nhost: x\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n";
+        client.write_all(request.as_bytes()).await.unwrap();
+        let (mut server, _) = upstream.accept().await.unwrap();
+        until(&mut server, "\r\n\r\n").await;
+        let answer = "HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\nhello";
+        server.write_all(answer.as_bytes()).await.unwrap();
+        let got = until(&mut client, "hello").await;
+        assert!(got.starts_with("HTTP/1.1 101"), "{got}");
+        assert!(got.contains("x-seen: headers"), "{got}");
+        client.write_all(b"ping").await.unwrap();
+        until(&mut server, "ping").await;
+        server.write_all(b"pong").await.unwrap();
+        until(&mut client, "pong").await;
+    };
+    tokio::time::timeout(Duration::from_secs(20), talk)
+        .await
+        .unwrap();
+    let log = envoy.stop().unwrap().text();
+    assert!(!log.contains("failed in"), "{log}");
+}
+
+/// Reads until the text ends with `end`.
+async fn until(stream: &mut TcpStream, end: &str) -> String {
+    let mut text = Vec::new();
+    while !text.ends_with(end.as_bytes()) {
+        assert_ne!(stream.read_buf(&mut text).await.unwrap(), 0, "closed");
+    }
+    String::from_utf8(text).unwrap()
 }

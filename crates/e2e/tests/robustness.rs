@@ -47,6 +47,10 @@ local function act(phase, side)
       if what == 'reply' then envoy.respond({ [':status'] = 418 }, 'NAME') end
       if what == 'deny' then envoy.respond({ [':status'] = 403 }) end
       if what == 'own' then envoy.respond({ [':status'] = 403, ['grpc-status'] = '9' }) end
+      if what == 'hide' then
+        envoy.req.clear_header('content-type')
+        envoy.respond({ [':status'] = 403 })
+      end
       if what == 'route' then envoy.req.clear_route_cache() end
       local body = side.get_body()
       if body and what == 'same' then side.set_body(body) end
@@ -485,6 +489,8 @@ async fn a_grpc_client_is_told_that_it_was_turned_away() {
             ("qh=reply", "2"),
             ("qh=error", "2"),
             ("qh=own", "9"),
+            // The plugin has taken away what says that it is gRPC.
+            ("qh=hide", "7"),
         ] {
             let request = Request::post("/shop.Cart/Add", vec![0; 5])
                 .header("content-type", "application/grpc")

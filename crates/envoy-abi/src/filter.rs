@@ -40,6 +40,8 @@ struct State {
     timer_keys: SmallVec<[TimerKey; 1]>,
     start_millis: u64,
     worker: usize,
+    /// Whether the request was one of gRPC, before a plugin changed its `content-type`.
+    was_grpc: Option<bool>,
     /// Envoy has been told how much of a body may be held back.
     limited: bool,
 }
@@ -88,10 +90,12 @@ impl Filter {
             limited,
             start_millis: _,
             worker: _,
+            was_grpc,
         } = own.state.get_mut();
         *run = None;
         timer_keys.clear();
         *limited = false;
+        *was_grpc = None;
         own.later.get_mut().clear();
         *own.doubtful.get_mut() = Doubtful::default();
         // Not when the thread ends: then it is dropped.
@@ -127,6 +131,7 @@ impl Filter {
             timer_keys,
             start_millis,
             worker,
+            was_grpc,
             limited,
         } = &mut *state;
         let run = run.get_or_insert_with(|| {
@@ -143,6 +148,7 @@ impl Filter {
             timer_keys,
             start_millis: *start_millis,
             worker: *worker,
+            was_grpc,
             limited,
             known: RefCell::default(),
         };

@@ -33,6 +33,7 @@ pub(crate) struct EnvoyHost<'a> {
     pub(crate) timer_keys: &'a mut SmallVec<[TimerKey; 1]>,
     pub(crate) start_millis: u64,
     pub(crate) worker: usize,
+    pub(crate) was_grpc: &'a mut Option<bool>,
     /// Whether Envoy has been told how much of a body may be held back.
     pub(crate) limited: &'a mut bool,
     /// What this hook has learned of a header map.
@@ -95,6 +96,23 @@ impl EnvoyHost<'_> {
             BodyBuffer::Received => receiving,
             BodyBuffer::Held if receiving => !self.receives_held(direction),
             BodyBuffer::Held => true,
+        }
+    }
+
+    /// Whether the request is one of gRPC, as it came.
+    pub(crate) fn is_grpc(&self) -> bool {
+        self.was_grpc.unwrap_or_else(|| {
+            crate::grpc::is_grpc(self.header(HeaderMap::RequestHeaders, b"content-type", 0))
+        })
+    }
+
+    /// A request's header is about to change: what it says of gRPC is kept.
+    fn note_grpc(&mut self, map: HeaderMap, name: &[u8]) {
+        if map == HeaderMap::RequestHeaders
+            && self.was_grpc.is_none()
+            && name.eq_ignore_ascii_case(b"content-type")
+        {
+            *self.was_grpc = Some(self.is_grpc());
         }
     }
 
@@ -216,6 +234,7 @@ impl Host for EnvoyHost<'_> {
     }
 
     fn set_header(&mut self, map: HeaderMap, name: &[u8], value: &[u8]) -> bool {
+        self.note_grpc(map, name);
         let known = self.known.get_mut();
         if !known.is_listed(map) && known.is_worth_listing(map) {
             let mut known = std::mem::take(known);
@@ -251,6 +270,7 @@ impl Host for EnvoyHost<'_> {
     }
 
     fn remove_header(&mut self, map: HeaderMap, name: &[u8]) -> bool {
+        self.note_grpc(map, name);
         self.known.get_mut().changes(map, None);
         // SAFETY: as for `set_header`; the null value asks for the removal.
         unsafe {

@@ -6,7 +6,7 @@ use super::call::{Action, Step};
 use super::flow::{Chunk, Hold, Progress, Task};
 use crate::callout::Wake;
 use crate::host::Host;
-use crate::phase::{BodyMode, Direction, Phase};
+use crate::phase::{BodyMode, Direction, HeaderMap, Phase};
 use crate::plugin::Call;
 use crate::view::Window;
 
@@ -153,6 +153,17 @@ impl ChainRun {
         self.complete(direction, hold.position, Task::WholeBody, step, host);
     }
 
+    /// Whether a body follows the headers. What follows a 101 is another protocol's, without an end: to
+    /// collect it would be to wait for good.
+    fn has_body<H: Host>(&self, direction: Direction, host: &H) -> bool {
+        let switches = || {
+            direction == Direction::Response
+                && self.local.is_none()
+                && host.header(HeaderMap::ResponseHeaders, b":status", 0) == Some(b"101")
+        };
+        !self.flow(direction).headers_end && !switches()
+    }
+
     /// Draws the consequences of a call.
     pub(super) fn complete<H: Host>(
         &mut self,
@@ -166,24 +177,25 @@ impl ChainRun {
             Step::Replied => {}
             Step::Paused => self.flow_mut(direction).suspended = Some((position, task)),
             Step::WantsBody => {
-                if self.flow(direction).headers_end {
-                    // There is no body to wait for.
-                    let step =
-                        self.invoke(direction, position, task, Action::Resume(Wake::Body), host);
-                    self.complete(direction, position, task, step, host);
-                } else {
+                if self.has_body(direction, host) {
                     self.flow_mut(direction).hold = Some(Hold {
                         position,
                         resume: true,
                     });
+                } else {
+                    // There is no body to wait for.
+                    let step =
+                        self.invoke(direction, position, task, Action::Resume(Wake::Body), host);
+                    self.complete(direction, position, task, step, host);
                 }
             }
             Step::Done => {
                 let wants_body =
                     self.interest_at(direction, position).body(direction) == BodyMode::Whole;
+                let holds = task == Task::Headers && wants_body && self.has_body(direction, host);
                 let flow = self.flow_mut(direction);
                 match task {
-                    Task::Headers if wants_body && !flow.headers_end => {
+                    Task::Headers if holds => {
                         flow.hold = Some(Hold {
                             position,
                             resume: false,
