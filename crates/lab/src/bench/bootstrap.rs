@@ -65,7 +65,11 @@ impl Listener {
         let everything = json!({ "prefix": "/" });
         routes.push(match self.answers {
             Answers::Envoy => json!({ "match": everything, "direct_response": direct }),
-            Answers::Upstream => json!({ "match": everything, "route": { "cluster": UPSTREAM } }),
+            // On a busy machine an answer may take longer than the usual 15 seconds.
+            Answers::Upstream => json!({
+                "match": everything,
+                "route": { "cluster": UPSTREAM, "timeout": "600s" },
+            }),
         });
         let mut filters = self.filters;
         filters.push(json!({

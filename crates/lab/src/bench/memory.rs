@@ -1,7 +1,8 @@
 //! Memory of Envoy: what a plugin's VM takes, what a worker takes, and what a thousand routes with
 //! configuration of their own take, as differences between Envoys that differ in nothing else.
 //!
-//! The proportional set size is read: pages that Envoys share with one another count by their share.
+//! Anonymous memory is read: heap, stacks and machine code that was made. Pages of files (Envoy itself,
+//! the module) are left out: they are shared, so what counts of them depends on what else runs.
 //! Envoy's Lua filter has no configuration, so a route's configuration is a script of the route's own;
 //! Outrider's is data for the plugin that is there.
 
@@ -178,19 +179,21 @@ fn run(
             connection.exchange(path)?;
         }
     }
-    let kib = proportional_kib(envoy.process_id())?;
+    let kib = anonymous_kib(envoy.process_id())?;
     envoy.stop(Duration::from_secs(10));
     Ok(kib)
 }
 
-fn proportional_kib(process: u32) -> anyhow::Result<u64> {
+fn anonymous_kib(process: u32) -> anyhow::Result<u64> {
     let path = format!("/proc/{process}/smaps_rollup");
     let text = fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
-    pss(&text).with_context(|| format!("{path} tells no Pss"))
+    anonymous(&text).with_context(|| format!("{path} tells of no anonymous memory"))
 }
 
-fn pss(text: &str) -> Option<u64> {
-    let line = text.lines().find_map(|line| line.strip_prefix("Pss:"))?;
+fn anonymous(text: &str) -> Option<u64> {
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix("Anonymous:"))?;
     line.split_whitespace().next()?.parse().ok()
 }
 
@@ -199,10 +202,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_set_size_is_found() {
-        let text = "55d0-7ffd ---p 00000000 00:00 0   [rollup]\nRss:    100 kB\nPss:     42 kB\nPss_Anon: 7 kB\n";
-        assert_eq!(pss(text), Some(42));
-        assert_eq!(pss("Rss: 1 kB"), None);
-        assert!(proportional_kib(std::process::id()).unwrap() > 0);
+    fn the_size_is_found() {
+        let text =
+            "55d0-7ffd ---p 00000000 00:00 0   [rollup]\nRss:    100 kB\nAnonymous:     42 kB\n";
+        assert_eq!(anonymous(text), Some(42));
+        assert_eq!(anonymous("Rss: 1 kB"), None);
+        assert!(anonymous_kib(std::process::id()).unwrap() > 0);
     }
 }

@@ -40,15 +40,30 @@ dynamic module that does the same and wastes nothing.\n\n",
     page
 }
 
-/// The tables alone, for a terminal.
+/// What was measured, for a terminal.
 pub fn summary(report: &Report) -> String {
     let instructions = &report.instructions;
-    format!(
-        "instructions that are added to a request\n\n{}\n{}{}",
-        added(instructions).plain(),
-        baselines(instructions),
-        verdicts(instructions)
-    )
+    let mut text = String::new();
+    if !instructions.counted.is_empty() {
+        let _ = write!(
+            text,
+            "Instructions that are added to a request\n\n{}\n{}{}",
+            added(instructions).plain(),
+            baselines(instructions),
+            verdicts(instructions)
+        );
+    }
+    if let Some(time) = &report.time {
+        let _ = write!(
+            text,
+            "\nCPU time of Envoy for a request, in microseconds\n\n{}",
+            detail::times(time).plain()
+        );
+    }
+    if let Some(memory) = &report.memory {
+        let _ = write!(text, "\nMemory\n\n{}", detail::sizes(memory).plain());
+    }
+    text
 }
 
 /// The dearest functions of modules, for whoever makes them cheaper.

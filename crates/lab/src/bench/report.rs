@@ -204,7 +204,7 @@ pub(crate) fn median(numbers: &[f64]) -> Option<f64> {
     Some(above.midpoint(below))
 }
 
-/// Proportional set sizes of Envoy.
+/// Anonymous memory of Envoy.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Memory {
     /// How many plugins, or filters, the runs with many of them had beyond one.
@@ -236,7 +236,7 @@ pub struct Measured {
     pub held: Held,
     /// Worker threads.
     pub workers: u32,
-    /// The proportional set size under no load, after some, in KiB.
+    /// What it had of anonymous memory under no load, after some, in KiB.
     pub kib: u64,
 }
 

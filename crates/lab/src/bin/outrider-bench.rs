@@ -3,15 +3,15 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::Parser;
 use clap::builder::PossibleValuesParser;
+use clap::{Parser, ValueEnum};
 use outrider_lab::bench::{self, BenchOptions, Mechanism, Selection};
 
 /// Counts what plugins cost in a stock Envoy: instructions by callgrind, CPU time, memory; as Outrider
 /// Lua, as Envoy's own Lua filter, and as native code.
 ///
-/// Without --workload and --mechanism the result is kept: lua.json and the page lua.md in the folder
-/// of --output. With one of them it is only printed.
+/// Without --only, --workload and --mechanism the result is kept: lua.json and the page lua.md in the
+/// folder of --output. With one of them it is only printed.
 #[derive(Debug, Parser)]
 #[command(
     name = "outrider-bench",
@@ -21,6 +21,7 @@ Examples, from the repository's root:
   make bench                                             everything, kept under docs/benchmarks
   target/release/outrider-bench --workload no-op         one workload's instructions, printed
   target/release/outrider-bench --workload normal --mechanism outrider-lua --functions
+  target/release/outrider-bench --only memory            memory, without counting anything
 
 Exit code 0 when all was measured, whatever came out; 1 when something could not be."
 )]
@@ -37,6 +38,9 @@ struct Arguments {
     /// Where the result is kept.
     #[arg(long, value_name = "FOLDER", default_value = "docs/benchmarks")]
     output: PathBuf,
+    /// Measure this; may be repeated [default: all; with --workload or --mechanism instructions].
+    #[arg(long, value_name = "WHAT")]
+    only: Vec<What>,
     /// Count this workload; may be repeated.
     #[arg(long, value_name = "NAME", value_parser = PossibleValuesParser::new(Selection::known()))]
     workload: Vec<String>,
@@ -56,15 +60,36 @@ struct Arguments {
     /// How many Envoys run under callgrind at once [default: one for each processor].
     #[arg(long, value_name = "N")]
     jobs: Option<usize>,
-    /// Rounds of CPU time; 0 leaves it out [default: 20; with --workload or --mechanism 0].
-    #[arg(long, value_name = "N")]
-    rounds: Option<usize>,
+    /// Rounds of CPU time.
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    rounds: usize,
     /// Print the module's dearest functions, too.
     #[arg(long)]
     functions: bool,
 }
 
+/// What can be measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum What {
+    Instructions,
+    Time,
+    Memory,
+}
+
 impl Arguments {
+    /// Whether it is the whole benchmark, whose result is kept.
+    fn is_everything(&self) -> bool {
+        self.only.is_empty() && self.workload.is_empty() && self.mechanism.is_empty()
+    }
+
+    fn measures(&self, what: What) -> bool {
+        if self.only.is_empty() {
+            self.is_everything() || what == What::Instructions
+        } else {
+            self.only.contains(&what)
+        }
+    }
+
     fn options(&self) -> BenchOptions {
         let selection = Selection {
             workloads: self.workload.clone(),
@@ -73,7 +98,6 @@ impl Arguments {
                 .filter(|mechanism| self.mechanism.iter().any(|name| name == mechanism.name()))
                 .collect(),
         };
-        let everything = selection.is_everything();
         BenchOptions {
             outrider: self.outrider.clone(),
             modules: self.modules.clone(),
@@ -84,25 +108,27 @@ impl Arguments {
             jobs: self
                 .jobs
                 .unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from)),
-            rounds: self.rounds.unwrap_or(if everything { 20 } else { 0 }),
-            memory: everything,
+            instructions: self.measures(What::Instructions),
+            rounds: if self.measures(What::Time) {
+                self.rounds
+            } else {
+                0
+            },
+            memory: self.measures(What::Memory),
         }
     }
 }
 
 async fn run(arguments: &Arguments, out: &mut (dyn std::io::Write + Send)) -> anyhow::Result<()> {
-    let options = arguments.options();
-    let report = bench::run(&options, out).await?;
-    if options.selection.is_everything() {
+    let report = bench::run(&arguments.options(), out).await?;
+    writeln!(out, "\n{}", bench::summary(&report))?;
+    if arguments.is_everything() {
         bench::keep(&report, &arguments.output)?;
-        writeln!(out, "\n{}", bench::summary(&report))?;
         writeln!(
             out,
             "kept: lua.json and lua.md in {}",
             arguments.output.display()
         )?;
-    } else {
-        writeln!(out, "\n{}", bench::summary(&report))?;
     }
     if arguments.functions {
         writeln!(out, "{}", bench::functions(&report))?;
@@ -133,5 +159,29 @@ mod tests {
     #[test]
     fn arguments_are_sound() {
         Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn what_is_measured_follows_from_what_is_asked_for() {
+        let measured = |line: &str| {
+            let arguments = Arguments::parse_from(line.split_whitespace());
+            let options = arguments.options();
+            (
+                arguments.is_everything(),
+                options.instructions,
+                options.rounds > 0,
+                options.memory,
+            )
+        };
+        assert_eq!(measured("bench"), (true, true, true, true));
+        assert_eq!(measured("bench --only memory"), (false, false, false, true));
+        assert_eq!(
+            measured("bench --workload no-op"),
+            (false, true, false, false)
+        );
+        assert_eq!(
+            measured("bench --workload no-op --only time"),
+            (false, false, true, false)
+        );
     }
 }

@@ -176,6 +176,36 @@ the same round. The second baseline shows how much of a difference is none. Inst
 costs; this shows that they are not beside the point.\n\n",
         times.connections, times.slice_ms
     );
+    page.push_str(&self::times(times).markdown());
+    let floors: Vec<_> = Shape::ALL
+        .into_iter()
+        .filter_map(|shape| {
+            let of = |name: &str| {
+                let is = |one: &&super::super::report::Timed| {
+                    one.workload == name && one.mechanism.is_none() && one.shape == shape
+                };
+                times.timed.iter().find(is)
+            };
+            let (base, twin) = (of(BASELINE)?, of(TWIN)?);
+            let apart: Vec<_> = base
+                .microseconds
+                .iter()
+                .zip(&twin.microseconds)
+                .map(|(base, twin)| (base - twin).abs())
+                .collect();
+            Some(format!("{:.2} ({})", median(&apart)?, shape.name()))
+        })
+        .collect();
+    let _ = writeln!(
+        page,
+        "\nWithin one round, two listeners without any filter differ by, at the median: {} µs.",
+        floors.join(", ")
+    );
+    page
+}
+
+/// Each variant's CPU time.
+pub(super) fn times(times: &Times) -> Table {
     let mut table = Table::new(
         ["what", "µs for a request", "added", "of Envoy's Lua"]
             .map(str::to_owned)
@@ -213,32 +243,7 @@ costs; this shows that they are not beside the point.\n\n",
             of.unwrap_or_default(),
         ]);
     }
-    page.push_str(&table.markdown());
-    let floors: Vec<_> = Shape::ALL
-        .into_iter()
-        .filter_map(|shape| {
-            let of = |name: &str| {
-                let is = |one: &&super::super::report::Timed| {
-                    one.workload == name && one.mechanism.is_none() && one.shape == shape
-                };
-                times.timed.iter().find(is)
-            };
-            let (base, twin) = (of(BASELINE)?, of(TWIN)?);
-            let apart: Vec<_> = base
-                .microseconds
-                .iter()
-                .zip(&twin.microseconds)
-                .map(|(base, twin)| (base - twin).abs())
-                .collect();
-            Some(format!("{:.2} ({})", median(&apart)?, shape.name()))
-        })
-        .collect();
-    let _ = writeln!(
-        page,
-        "\nWithin one round, two listeners without any filter differ by, at the median: {} µs.",
-        floors.join(", ")
-    );
-    page
+    table
 }
 
 /// Memory.
@@ -247,13 +252,19 @@ pub(super) fn memory(memory: &Memory) -> String {
         "
 ## Memory
 
-Differences between the proportional set sizes of Envoys that differ in one thing only, after some requests on every
-worker (and, with routes, on every route). A plugin reads its configuration and sets a header. Envoy's Lua filter has no
-configuration, so there a route's is a script of its own, in `LuaPerRoute`. {} more plugins (filters) tell what one
-takes, {} routes what routes take; a worker's cost is that of one plugin on one more worker, and so small that the
+Differences in anonymous memory (heap, stacks, compiled Lua) between Envoys that differ in one thing only, after some
+requests on every worker (and, with routes, on every route). A plugin reads its configuration and sets a header. Envoy's
+Lua filter has no configuration, so there a route's is a script of its own, in `LuaPerRoute`. {} more plugins (filters)
+tell what one takes, {} routes what routes take. What one plugin adds to one more worker is so small that the
 allocator's pages blur it.\n\n",
         memory.more_plugins, memory.routes
     );
+    page.push_str(&sizes(memory).markdown());
+    page
+}
+
+/// What things take.
+pub(super) fn sizes(memory: &Memory) -> Table {
     let mut table = Table::new(
         [
             "what",
@@ -291,8 +302,7 @@ allocator's pages blur it.\n\n",
         "1,000 routes with configuration, two workers",
         &|mechanism| memory.thousand_routes(mechanism, 2),
     );
-    page.push_str(&table.markdown());
-    page
+    table
 }
 
 /// How, where, and how again.
