@@ -44,6 +44,10 @@ fn collect(folder: &Path, prefix: &str, files: &mut Files) -> Result<(), String>
         let Ok(name) = found.file_name().into_string() else {
             continue;
         };
+        if name.starts_with('.') {
+            // No part of the plugin, as for whoever made the digest.
+            continue;
+        }
         let path = found.path();
         let relative = format!("{prefix}{name}");
         if path.is_dir() {

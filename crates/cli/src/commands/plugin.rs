@@ -2,6 +2,7 @@
 
 mod new;
 mod test;
+mod types;
 
 use clap::{Args, Subcommand};
 
@@ -11,7 +12,8 @@ const EXAMPLES: &str = "\
 Examples:
   outrider plugin new lua hello      make the plugin ./hello, which works
   outrider plugin test hello         run its cases, without Envoy
-  outrider plugin test hello --envoy and again on the real Envoy";
+  outrider plugin test hello --envoy and again on the real Envoy
+  outrider plugin types              have editors complete and check plugins";
 
 /// Begin a plugin, and test plugins
 #[derive(Debug, Args)]
@@ -25,11 +27,13 @@ pub(crate) struct Arguments {
 enum Command {
     New(new::Arguments),
     Test(test::Arguments),
+    Types(types::Arguments),
 }
 
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
     match &arguments.command {
         Command::New(arguments) => new::run(arguments),
         Command::Test(arguments) => test::run(arguments),
+        Command::Types(arguments) => types::run(arguments),
     }
 }
