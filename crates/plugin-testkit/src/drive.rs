@@ -417,7 +417,7 @@ impl Drive<'_> {
             resume_response,
         } = effects;
         if let Some(reply) = reply {
-            self.reply(reply);
+            self.reply(*reply);
             return;
         }
         for (wanted, direction) in [
