@@ -178,7 +178,7 @@ impl<'a, F: Fn() -> bool> Matcher<'a, F> {
                     let capture = self.capture(usize::from(digit - b'1'), whole)?;
                     match usize::try_from(capture.length) {
                         Ok(length) => {
-                            out.extend_from_slice(self.part(capture.start, capture.start + length))
+                            out.extend_from_slice(self.part(capture.start, capture.start + length));
                         }
                         Err(_) => out.extend_from_slice((capture.start + 1).to_string().as_bytes()),
                     }

@@ -231,7 +231,7 @@ impl Circuit {
             }
             CircuitState::HalfOpen => {
                 // One that takes long, or was lost, does not keep others from their trial.
-                let lease = millis(self.pause(policy, inner.level));
+                let lease = millis(pause(policy, inner.level));
                 let busy = inner
                     .trial_since
                     .is_some_and(|since| now >= since && now - since < lease);
@@ -305,7 +305,7 @@ impl Circuit {
             inner.state = CircuitState::Open;
             inner.trial_since = None;
             inner.openings += 1;
-            let pause = self.pause(policy, inner.level);
+            let pause = pause(policy, inner.level);
             self.retry_at
                 .store(now.saturating_add(millis(pause)), Ordering::Relaxed);
             CircuitChange::Opened {
@@ -337,11 +337,6 @@ impl Circuit {
         &self.scope
     }
 
-    fn pause(&self, policy: CircuitPolicy, level: u32) -> Duration {
-        let doubled = policy.pause.saturating_mul(1 << level.min(16));
-        doubled.min(policy.longest_pause.max(policy.pause))
-    }
-
     fn settle(&self, inner: &Inner) {
         let mood = match inner.state {
             CircuitState::Closed if inner.failures == 0 => CALM,
@@ -363,6 +358,12 @@ impl Drop for Circuit {
             self.open.add(-1);
         }
     }
+}
+
+/// How long a circuit is open that opens for the `level`th time, from 0.
+fn pause(policy: CircuitPolicy, level: u32) -> Duration {
+    let doubled = policy.pause.saturating_mul(1 << level.min(16));
+    doubled.min(policy.longest_pause.max(policy.pause))
 }
 
 fn millis(duration: Duration) -> u64 {

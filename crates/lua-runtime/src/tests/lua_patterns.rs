@@ -7,7 +7,7 @@ use super::fake::{FakeStream, probe_with, source};
 #[test]
 fn patterns_and_sorting_are_like_luajits() {
     let mut source = source(&[("main.lua", include_str!("lua_patterns.lua"))]);
-    source.time_budget = Duration::from_secs(120);
+    source.time_budget = Duration::from_mins(2);
     source.memory_budget = 64 * 1024 * 1024;
     let probe = probe_with(source, "{}");
     let mut stream = FakeStream::new();
@@ -51,7 +51,7 @@ fn how_fast_they_are() {
         end }
     "#;
     let mut source = source(&[("main.lua", text)]);
-    source.time_budget = Duration::from_secs(120);
+    source.time_budget = Duration::from_mins(2);
     let mut stream = FakeStream::new();
     stream.clock = Some(std::time::Instant::now());
     probe_with(source, "{}").request(&mut stream).unwrap();
