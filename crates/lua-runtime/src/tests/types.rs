@@ -80,9 +80,10 @@ fn annotations_name_every_function_of_envoys_handle() {
         let method = line.strip_prefix("function Handle:")?;
         Some(method.split('(').next().unwrap_or_default())
     });
-    let checks: String = methods
-        .map(|method| format!("assert(type(handle.{method}) == 'function', '{method}')\n"))
+    let checks: Vec<String> = methods
+        .map(|method| format!("assert(type(handle.{method}) == 'function', '{method}')"))
         .collect();
+    let checks = checks.join("\n");
     probe(&format!("function envoy_on_request(handle)\n{checks}\nend"))
         .request(&mut FakeStream::new())
         .unwrap();
