@@ -398,7 +398,7 @@ impl ScriptedHost {
             }
         }
         if let Some(timeout) = timeout
-            && !parts.last().is_some_and(|(at, _)| *at < timeout)
+            && parts.last().is_none_or(|(at, _)| *at >= timeout)
         {
             parts.retain(|(at, _)| *at < timeout);
             parts.push((timeout, StreamPart::Failed(CalloutFailure::Timeout)));

@@ -150,10 +150,12 @@ fn circuit(status: &Circuit) -> String {
         status.failures_in_a_row
     );
     if let Some(at) = &status.retry_at {
-        text += &format!(", tried again at {at}");
+        // Writing to a string cannot fail.
+        let _ = write!(text, ", tried again at {at}");
     }
     if let Some(last) = &status.last_failure {
-        text += &format!("; the last was: {}", plain(last));
+        // Writing to a string cannot fail.
+        let _ = write!(text, "; the last was: {}", plain(last));
     }
     text
 }
@@ -162,10 +164,12 @@ fn vm(status: &Vm) -> String {
     let memory = status.memory_bytes.map_or_else(|| "gone".to_owned(), size);
     let mut text = format!("worker {}: {memory}", status.worker);
     if status.replacements > 0 {
-        text += &format!(", replacements: {}", status.replacements);
+        // Writing to a string cannot fail.
+        let _ = write!(text, ", replacements: {}", status.replacements);
     }
     if let Some(trouble) = &status.trouble {
-        text += &format!(", not replaced yet: {}", plain(trouble));
+        // Writing to a string cannot fail.
+        let _ = write!(text, ", not replaced yet: {}", plain(trouble));
     }
     text
 }
