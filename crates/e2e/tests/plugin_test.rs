@@ -13,7 +13,7 @@ use serde_json::Value;
 
 /// Cases of the plugin that `plugin new` makes, beside its own: right ones, wrong ones, and such as
 /// Envoy cannot show.
-const CASES: &str = r#"
+const CASES: &str = r"
 - name: what is true in both
   config: {header: x-a, value: b}
   expect: {response: {headers: {x-a: b}}}
@@ -38,7 +38,7 @@ const CASES: &str = r#"
 - name: a configuration that should be accepted
   config: {value: 7}
   expect: {response: {status: 200}}
-"#;
+";
 
 const MAIN: &str = r#"
 local handler = { version = "v2" }

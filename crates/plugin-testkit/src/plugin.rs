@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use outrider_lua_runtime::LuaSource;
 use outrider_plugin_api::{
-    BodyMode, Cause, Chain, Circuit, FailureAction, FailurePolicy, Link, LinkMetrics, LoadError, Metrics,
-    Plugin, ScopedConfig,
+    BodyMode, Cause, Chain, Circuit, FailureAction, FailurePolicy, Link, LinkMetrics, LoadError,
+    Metrics, Plugin, ScopedConfig,
 };
 use outrider_plugin_formats as formats;
 use serde_json::Value;

@@ -6,8 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use outrider_plugin_api::{
     Call, Chain, Circuit, CircuitPolicy, ConfiguredPlugin, Decision, Direction, FailureAction,
-    FailurePolicy, Fault,
-    Interest, Link, LinkMetrics, Slot, Stream, Wake,
+    FailurePolicy, Fault, Interest, Link, LinkMetrics, Slot, Stream, Wake,
 };
 use outrider_plugin_testkit::MetricTable;
 
