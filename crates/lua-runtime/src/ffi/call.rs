@@ -40,6 +40,8 @@ pub(super) struct Head {
     pub(super) tape: *const TapeItem,
     /// 1 when nothing more of the call's direction follows.
     pub(super) end_of_stream: i32,
+    /// Another whenever a body that the SDK has read may be another: after each call, and each change.
+    pub(super) bodies: f64,
 }
 
 /// A name and a value; `struct outrider_pair`.
@@ -143,6 +145,7 @@ impl CallState {
                 pairs: std::ptr::null(),
                 tape: std::ptr::null(),
                 end_of_stream: 0,
+                bodies: 0.0,
             },
             stream: None,
             metrics: None,
@@ -177,7 +180,7 @@ impl CallState {
         self.arguments.clear();
         self.staged.clear();
         self.taken.clear();
-        self.seen_body = None;
+        self.forget_body();
         for buffer in [&mut self.scratch, &mut self.body_copy] {
             if buffer.capacity() > KEPT_CAPACITY {
                 *buffer = Vec::new();
@@ -187,6 +190,12 @@ impl CallState {
             self.tape = Vec::new();
             self.document = Value::Null;
         }
+    }
+
+    /// The bodies are not, or may not be, what they were when they were read.
+    pub(super) fn forget_body(&mut self) {
+        self.seen_body = None;
+        self.head.bodies += 1.0;
     }
 
     /// Puts a stream in for a call. [`CallState::clear`] takes it out.

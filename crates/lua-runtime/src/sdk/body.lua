@@ -9,6 +9,9 @@ local host_body, host_body_length, host_set_body = host.body, host.body_length, 
 local host_body_part, host_splice_body = host.body_part, host.splice_body
 
 local LARGE = core.memory_budget / 8
+-- A body no larger than this is handed out again while it stays what it is. A larger one would hold on
+-- to too much memory after the call.
+local KEPT = 64 * 1024
 -- More bytes than a body can have.
 local MOST = 2 ^ 31 - 1
 
@@ -99,8 +102,17 @@ local function drain_body(direction, length)
 end
 
 for direction, of in pairs({ [0] = envoy.req, [1] = envoy.resp }) do
+    local kept, kept_at
+
     function of.get_body()
-        return (get_body(direction))
+        if kept_at == call.bodies then
+            return kept
+        end
+        local bytes = get_body(direction)
+        if bytes ~= nil and #bytes <= KEPT then
+            kept, kept_at = bytes, call.bodies
+        end
+        return bytes
     end
 
     function of.get_body_size()

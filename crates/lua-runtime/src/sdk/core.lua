@@ -15,6 +15,7 @@ struct outrider_call {
     const char *data; double number;
     const struct outrider_pair *pairs; const struct outrider_tape *tape;
     int32_t end_of_stream;
+    double bodies;
 };
 ]])
 ffi.cdef(declaration)

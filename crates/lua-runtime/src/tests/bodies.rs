@@ -1,6 +1,6 @@
 //! Bodies: read whole and in parts, changed at their ends, in both versions.
 
-use outrider_plugin_api::{Direction, Phase, Slot, Wake};
+use outrider_plugin_api::{Decision, Direction, Pause, Phase, Slot, Wake};
 
 use super::fake::{FakeStream, on_request, probe};
 
@@ -63,6 +63,48 @@ fn a_body_that_was_read_is_read_anew_after_a_change() {
         ["abcd", "abcdef\t6", "12abcdef", "bcdef", "CDEF", "\t0"]
     );
     assert_eq!(left, "end");
+}
+
+#[test]
+fn a_body_is_its_own_stream_s() {
+    let probe = on_request(
+        r#"
+        local req, resp = envoy.req, envoy.resp
+        local seen = req.get_body() .. req.get_body()
+        print(seen, resp.get_body(), #req.get_body())
+        "#,
+    );
+    // Often enough for the handler to be compiled.
+    for number in 100..400 {
+        let mut stream = stream(&[&number.to_string(), "-body"]);
+        stream.response_body = Some(vec![format!("answer {number}").into_bytes()]);
+        probe.request(&mut stream).unwrap();
+        let expected = format!("{number}-body{number}-body\tanswer {number}\t8");
+        assert_eq!(stream.logged(), [expected]);
+        let mut without = FakeStream::new();
+        without.request_body = Some(Vec::new());
+        probe.request(&mut without).unwrap();
+        assert_eq!(without.logged(), ["\tnil\t0"]);
+    }
+}
+
+#[test]
+fn a_body_that_grew_during_a_wait_is_read_anew() {
+    let probe = on_request(
+        r"
+        local before = envoy.req.get_body()
+        envoy.sleep(1)
+        print(before, envoy.req.get_body())
+        ",
+    );
+    let mut stream = stream(&["first"]);
+    let mut slot = Slot::default();
+    let decision = probe.call(Phase::RequestHeaders, &mut slot, &mut stream);
+    assert_eq!(decision.unwrap(), Decision::Pause(Pause::Event));
+    stream.request_body = Some(vec![b"first and second".to_vec()]);
+    probe.wake(Wake::Timer(1), &mut slot, &mut stream).unwrap();
+    probe.configured.end(slot, 0);
+    assert_eq!(stream.logged(), ["first\tfirst and second"]);
 }
 
 #[test]

@@ -54,6 +54,7 @@ fn the_main_functions_are_compiled() {
         "local b = #envoy.req.get_body() + envoy.req.get_body_size()",
         "local b = envoy.req.get_body_bytes(2, 3) .. envoy.req.get_body_bytes(-2)",
         "envoy.req.set_body('body')",
+        "local b = envoy.req.get_body() envoy.req.set_body('body') local c = #b + #envoy.req.get_body()",
         "envoy.req.append_body('y') envoy.req.drain_body(1)",
         "envoy.req.prepend_body('y') envoy.req.drain_body(1)",
         "local m = envoy.req.get_dynamic_metadata('key', 'mine')",

@@ -166,7 +166,7 @@ pub(super) unsafe extern "C" fn set_body(
     // SAFETY: called by the SDK, with its call state and a string.
     unsafe {
         with_stream(call, |state, stream| {
-            state.seen_body = None;
+            state.forget_body();
             let result = stream.set_body(direction(way), bytes(body, length));
             answer(state, result)
         })
@@ -186,7 +186,7 @@ pub(super) unsafe extern "C" fn splice_body(
     // SAFETY: called by the SDK, with its call state and a string.
     unsafe {
         with_stream(call, |state, stream| {
-            state.seen_body = None;
+            state.forget_body();
             let start = usize::try_from(start).unwrap_or(usize::MAX);
             let length = usize::try_from(length).unwrap_or(usize::MAX);
             let part = start..start.saturating_add(length);
