@@ -103,6 +103,8 @@ pub(crate) struct CallState {
     /// What an entry function hands back.
     pub(super) results: Vec<(i32, String)>,
     pub(super) scratch: Vec<u8>,
+    /// JSON that is being written.
+    pub(super) json: Vec<u8>,
     pub(super) seen_body: Option<SeenBody>,
     /// A body in several pieces, copied together for the call.
     pub(super) body_copy: Vec<u8>,
@@ -153,6 +155,7 @@ impl CallState {
             arguments: Vec::new(),
             results: Vec::new(),
             scratch: Vec::new(),
+            json: Vec::new(),
             seen_body: None,
             body_copy: Vec::new(),
             pairs: Vec::new(),
@@ -181,7 +184,7 @@ impl CallState {
         self.staged.clear();
         self.taken.clear();
         self.forget_body();
-        for buffer in [&mut self.scratch, &mut self.body_copy] {
+        for buffer in [&mut self.scratch, &mut self.json, &mut self.body_copy] {
             if buffer.capacity() > KEPT_CAPACITY {
                 *buffer = Vec::new();
             }

@@ -134,6 +134,10 @@ host_functions! {
     }
     texts {
         json_parse(value: text, length: int);
+        json_begin();
+        json_raw(value: text, length: int);
+        json_string(value: text, length: int);
+        json_end();
         base64_encode(value: text, length: int);
         base64_decode(value: text, length: int);
     }

@@ -44,7 +44,7 @@ local plugin = sources["=sdk/plugin.lua"](core, body, config, metric, sandbox, e
 -- There in tests only.
 local trace = sources["=sdk/trace.lua"]
 if trace then
-    trace(core, envoy)
+    trace(core, envoy, strings)
 end
 
 math.randomseed(seed)

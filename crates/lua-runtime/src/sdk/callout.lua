@@ -346,11 +346,8 @@ function Stream:send_trailers(trailers)
     return true
 end
 
--- Waits for a part of the response. Answers as `stream_part` does, and 4 when the time is over.
-local function part(handle, which, timeout, what)
-    if handle.id == nil then
-        return 5
-    end
+-- Called at the end of `part`, in its place.
+local function wait_for_part(handle, which, timeout, what)
     local answer
     local function has_come()
         answer = host_part(call, handle.id, which)
@@ -363,6 +360,21 @@ local function part(handle, which, timeout, what)
         return answer
     end
     return 4
+end
+
+-- Waits for a part of the response. Answers as `stream_part` does, and 4 when the time is over. What has
+-- come already is taken without a closure, which LuaJIT would not compile.
+local function part(handle, which, timeout, what)
+    if handle.id == nil then
+        return 5
+    end
+    local answer = host_part(call, handle.id, which)
+    if answer < 0 then
+        fail(answer, 2)
+    elseif answer ~= 0 then
+        return answer
+    end
+    return wait_for_part(handle, which, timeout, what)
 end
 
 -- What a part that did not come is answered with.

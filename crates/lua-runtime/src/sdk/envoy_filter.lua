@@ -60,19 +60,29 @@ end
 -- Every object that was made.
 local objects = setmetatable({}, { __mode = "k" })
 
--- An object with these methods, and the log functions. `iterate` is what `pairs` does, `index` finds
--- members instead of the methods alone.
-function filter.object(methods, iterate, index)
+local function takes_no_members()
+    error("objects of Envoy's Lua filter take no members", 2)
+end
+
+-- What objects have in common of which there are several; `filter.instance` makes them in calls.
+function filter.class(methods, index)
     for name, log in pairs(logs) do
         methods[name] = log
     end
-    local made = setmetatable({}, {
-        __index = index or methods,
-        __newindex = function() error("objects of Envoy's Lua filter take no members", 2) end,
-        __metatable = "envoy",
-    })
-    filter.iterators[made] = iterate
+    return { __index = index or methods, __newindex = takes_no_members, __metatable = "envoy" }
+end
+
+function filter.instance(class)
+    local made = setmetatable({}, class)
     objects[made] = true
+    return made
+end
+
+-- An object with these methods, and the log functions. `iterate` is what `pairs` does, `index` finds
+-- members instead of the methods alone.
+function filter.object(methods, iterate, index)
+    local made = filter.instance(filter.class(methods, index))
+    filter.iterators[made] = iterate
     return made
 end
 

@@ -6,7 +6,7 @@
 local core, filter, envoy, metadata = ...
 local call, host, text, fail = core.call, core.host, core.text, core.fail
 local type, error, pairs, tonumber = type, error, pairs, tonumber
-local sub, find, char, insert = string.sub, string.find, string.char, table.insert
+local sub, find, char, byte, floor = string.sub, string.find, string.char, string.byte, math.floor
 local object, refuse, to_string, never = filter.object, filter.refuse, filter.to_string, filter.never
 local attribute = envoy.attribute
 local host_clear_route_cache, host_override_host = host.clear_route_cache, host.override_host
@@ -55,6 +55,11 @@ for _, name in pairs({
     end
 end
 
+-- Whether it is one of the hexadecimal digits; patterns are not compiled.
+local function is_digit(code)
+    return code and (code >= 48 and code <= 57 or code >= 65 and code <= 70 or code >= 97 and code <= 102)
+end
+
 -- The values of one attribute type in a name as RFC 2253 writes it, which is the last one first.
 local function name_values(name, wanted)
     local values, at, length = {}, 1, #name
@@ -71,7 +76,7 @@ local function name_values(name, wanted)
                 break
             elseif character == "\\" then
                 local code = tonumber(sub(name, at + 1, at + 2), 16)
-                if code and find(name, "^%x%x", at + 1) then
+                if code and is_digit(byte(name, at + 1)) and is_digit(byte(name, at + 2)) then
                     value, at = value .. char(code), at + 3
                 else
                     value, at = value .. sub(name, at + 1, at + 1), at + 2
@@ -81,9 +86,14 @@ local function name_values(name, wanted)
             end
         end
         if kind == wanted then
-            insert(values, 1, value)
+            values[#values + 1] = value
         end
         at = at + 1
+    end
+    local count = #values
+    for index = 1, floor(count / 2) do
+        local other = count + 1 - index
+        values[index], values[other] = values[other], values[index]
     end
     return values
 end

@@ -1,7 +1,7 @@
 -- What a handle of Envoy's Lua filter offers beside the stream: statistics, clocks, Base64, signatures.
 local core, filter, envoy = ...
 local call, host, fail = core.call, core.host, core.fail
-local type, error, tonumber, tostring = type, error, tonumber, tostring
+local type, error, tonumber, tostring, setmetatable = type, error, tonumber, tostring, setmetatable
 local floor, format, sub, lower = math.floor, string.format, string.sub, string.lower
 local object, refuse, to_string = filter.object, filter.refuse, filter.to_string
 local host_now, host_now_micros = host.now, host.clock_micros
@@ -106,9 +106,14 @@ local function bytes_of(value, length, number, name)
     return sub(value, 1, length)
 end
 
+local keys = setmetatable({}, { __mode = "k" })
+local PublicKey = filter.class({ get = function(self) return keys[self] end })
+
 function facts.importPublicKey(_, der, length)
     local key = import_key((bytes_of(der, length, 1, "importPublicKey")))
-    return object({ get = function() return key end })
+    local made = filter.instance(PublicKey)
+    keys[made] = key
+    return made
 end
 
 local DIGESTS = { sha1 = true, sha224 = true, sha256 = true, sha384 = true, sha512 = true }

@@ -1,12 +1,14 @@
--- JSON and Base64. The host parses; the tables are made here, under the VM's memory budget.
+-- JSON and Base64. The host parses and holds the text that is written; the tables are made and gone through
+-- here, under the VM's memory budget, in a form that LuaJIT compiles.
 local core = ...
 local call, host, text = core.call, core.host, core.text
 local expect = core.expect
-local type, error, pairs, next, tostring = type, error, pairs, next, tostring
-local getmetatable, setmetatable, rawget = getmetatable, setmetatable, rawget
-local gsub, format, concat, byte, find = string.gsub, string.format, table.concat, string.byte, string.find
+local type, error, next, tostring = type, error, next, tostring
+local setmetatable, rawset, format = setmetatable, rawset, string.format
 local floor, huge = math.floor, math.huge
 local host_parse = host.json_parse
+local host_begin, host_end = host.json_begin, host.json_end
+local host_string, host_raw = host.json_string, host.json_raw
 local host_encode64, host_decode64 = host.base64_encode, host.base64_decode
 
 local MAX_DEPTH = 100
@@ -30,45 +32,69 @@ local FROZEN = { __metatable = "configuration", __newindex = refuse }
 -- The metatables by table, as `__metatable` hides them.
 local debug_getmetatable = debug.getmetatable
 
--- Reads a value from the tape at `at`; answers it and the place after it.
-local function read(at, null, array_mark, object_mark)
-    local item = call.tape[at]
-    local kind = item.kind
-    if kind == 4 then
-        return text(item.data, item.length), at + 1
-    elseif kind == 3 then
-        return item.number, at + 1
-    elseif kind == 6 then
-        local object = {}
-        local count = item.length
-        at = at + 1
-        for _ = 1, count do
-            local name = call.tape[at]
-            name = text(name.data, name.length)
-            local value
-            value, at = read(at + 1, null, array_mark, object_mark)
-            object[name] = value
+-- Goes on reading the tape at `at`. `container` is the innermost one that is not full: `left` is how much is
+-- to come, `place` how much has come to an array (of an object: -1). Those around it lie in `stack`, three
+-- entries each. A call at the end instead of a loop: LuaJIT compiles a large loop that most often runs but
+-- few times badly, and a function that calls itself in its middle not at all.
+local function read_on(at, container, left, place, stack, depth, null, array_mark, object_mark)
+    if left == 0 then
+        if depth == 0 then
+            return container
         end
-        if object_mark then
-            setmetatable(object, object_mark)
-        end
-        return object, at
-    elseif kind == 5 then
-        local array = {}
-        local count = item.length
-        at = at + 1
-        for i = 1, count do
-            local value
-            value, at = read(at, null, array_mark, object_mark)
-            array[i] = value
-        end
-        return setmetatable(array, array_mark), at
-    elseif kind == 2 then
-        return true, at + 1
-    elseif kind == 1 then
-        return false, at + 1
+        return read_on(at, stack[depth - 2], stack[depth - 1], stack[depth], stack, depth - 3,
+            null, array_mark, object_mark)
     end
-    return null, at + 1
+    local item = call.tape[at]
+    local name
+    if place == -1 then
+        name = text(item.data, item.length)
+        at = at + 1
+        item = call.tape[at]
+    end
+    local kind = item.kind
+    local value, count = null, 0
+    if kind == 4 then
+        value = text(item.data, item.length)
+    elseif kind == 3 then
+        value = item.number
+    elseif kind == 6 then
+        value, count = {}, item.length
+        if object_mark then
+            setmetatable(value, object_mark)
+        end
+    elseif kind == 5 then
+        value, count = setmetatable({}, array_mark), item.length
+    elseif kind == 2 then
+        value = true
+    elseif kind == 1 then
+        value = false
+    end
+    if not container then
+        if count == 0 then
+            return value
+        end
+    else
+        left = left - 1
+        if place ~= -1 then
+            place = place + 1
+            name = place
+        end
+        if value ~= nil then
+            rawset(container, name, value)
+        end
+        if count == 0 then
+            return read_on(at + 1, container, left, place, stack, depth, null, array_mark, object_mark)
+        end
+        stack = stack or {}
+        stack[depth + 1], stack[depth + 2], stack[depth + 3] = container, left, place
+        depth = depth + 3
+    end
+    return read_on(at + 1, value, count, kind == 6 and -1 or 0, stack, depth, null, array_mark, object_mark)
+end
+
+-- Makes the value that is on the tape.
+local function read(null, array_mark, object_mark)
+    return (read_on(0, nil, 1, 0, nil, 0, null, array_mark, object_mark))
 end
 
 function json.decode(document)
@@ -78,8 +104,7 @@ function json.decode(document)
     if host_parse(call, document, #document) ~= 1 then
         return nil, "not JSON: " .. text(call.data, call.length)
     end
-    local value = read(0, NULL, ARRAY, nil)
-    return value
+    return (read(NULL, ARRAY, nil))
 end
 
 -- For configurations: null is nil, and nothing can be added.
@@ -87,23 +112,7 @@ function json.decode_frozen(document)
     if host_parse(call, document, #document) ~= 1 then
         error("not JSON: " .. text(call.data, call.length))
     end
-    local value = read(0, nil, FROZEN_ARRAY, FROZEN)
-    return value
-end
-
-local ESCAPES = {
-    ['"'] = '\\"', ["\\"] = "\\\\", ["\b"] = "\\b", ["\f"] = "\\f", ["\n"] = "\\n", ["\r"] = "\\r",
-    ["\t"] = "\\t",
-}
-local function escape(character)
-    return ESCAPES[character] or format("\\u%04x", byte(character))
-end
-
-local function quoted(value)
-    if find(value, '[%c"\\\127]') then
-        value = gsub(value, '[%c"\\\127]', escape)
-    end
-    return '"' .. value .. '"'
+    return (read(nil, FROZEN_ARRAY, FROZEN))
 end
 
 -- Keywords of JSON Schema whose empty value is an array.
@@ -112,81 +121,102 @@ local SCHEMA_ARRAYS = {
     examples = true,
 }
 
-local write
+local write_on
 
-local function write_array(value, count, out, depth, schema)
-    out[#out + 1] = "["
-    for i = 1, count do
-        if i > 1 then
-            out[#out + 1] = ","
-        end
-        write(value[i], out, depth + 1, schema)
-    end
-    out[#out + 1] = "]"
-end
-
-function write(value, out, depth, schema, key)
+-- Writes a value. Tables that are not complete yet lie in `stack`, three entries each: the table, how many
+-- values an array has (of an object: -1), the last key or place. Answers nil and why where JSON has nothing
+-- for the value. It goes on by a call at the end, as `read_on` does.
+local function write(value, key, schema, stack, depth)
     local kind = type(value)
+    local answer
     if kind == "string" then
-        out[#out + 1] = quoted(value)
+        answer = host_string(call, value, #value)
     elseif kind == "number" then
         if value ~= value or value == huge or value == -huge then
-            error("JSON has no number for " .. tostring(value), 0)
+            return nil, "JSON has no number for " .. tostring(value)
         end
+        local digits
         if value == floor(value) and value > -1e15 and value < 1e15 then
-            out[#out + 1] = format("%d", value)
+            digits = format("%d", value)
         else
-            out[#out + 1] = format("%.17g", value)
+            digits = format("%.17g", value)
         end
+        answer = host_raw(call, digits, #digits)
     elseif kind == "boolean" then
-        out[#out + 1] = value and "true" or "false"
+        answer = value and host_raw(call, "true", 4) or host_raw(call, "false", 5)
     elseif kind == "nil" or value == NULL then
-        out[#out + 1] = "null"
+        answer = host_raw(call, "null", 4)
     elseif kind == "table" then
-        if depth > MAX_DEPTH then
-            error("the value is nested more than " .. MAX_DEPTH .. " deep, or contains itself", 0)
+        if depth == 3 * MAX_DEPTH then
+            return nil, "the value is nested more than " .. MAX_DEPTH .. " deep, or contains itself"
         end
+        stack = stack or {}
         local mark = debug_getmetatable(value)
         local count, length = 0, #value
         for _ in next, value do
             count = count + 1
         end
+        stack[depth + 1] = value
         if mark == ARRAY or mark == FROZEN_ARRAY or (count > 0 and count == length)
             or (count == 0 and schema and SCHEMA_ARRAYS[key]) then
-            return write_array(value, length, out, depth, schema)
+            stack[depth + 2], stack[depth + 3] = length, 0
+            answer = host_raw(call, "[", 1)
+        else
+            stack[depth + 2], stack[depth + 3] = -1, nil
+            answer = host_raw(call, "{", 1)
         end
-        out[#out + 1] = "{"
-        local first = true
-        for name, member in next, value do
-            local name_kind = type(name)
-            if name_kind == "number" then
-                name = tostring(name)
-            elseif name_kind ~= "string" then
-                error("JSON has no member named by a " .. name_kind, 0)
-            end
-            if not first then
-                out[#out + 1] = ","
-            end
-            first = false
-            out[#out + 1] = quoted(name)
-            out[#out + 1] = ":"
-            write(member, out, depth + 1, schema, name)
-        end
-        out[#out + 1] = "}"
+        depth = depth + 3
     else
-        error("JSON has no value for a " .. kind, 0)
+        return nil, "JSON has no value for a " .. kind
     end
+    if answer ~= 0 then
+        return nil, "not enough memory"
+    end
+    return write_on(schema, stack, depth)
 end
 
-local pcall = pcall
+-- Goes on with the next value of the innermost table, or ends it.
+function write_on(schema, stack, depth)
+    if depth == 0 then
+        host_end(call)
+        return text(call.data, call.length)
+    end
+    local list, size, place = stack[depth - 2], stack[depth - 1], stack[depth]
+    if size == -1 then
+        local name, value = next(list, place)
+        if name ~= nil then
+            if place ~= nil then
+                host_raw(call, ",", 1)
+            end
+            stack[depth] = name
+            local kind = type(name)
+            if kind == "number" then
+                name = tostring(name)
+            elseif kind ~= "string" then
+                return nil, "JSON has no member named by a " .. kind
+            end
+            if host_string(call, name, #name) ~= 0 then
+                return nil, "not enough memory"
+            end
+            host_raw(call, ":", 1)
+            return write(value, name, schema, stack, depth)
+        end
+        host_raw(call, "}", 1)
+    elseif place < size then
+        if place > 0 then
+            host_raw(call, ",", 1)
+        end
+        stack[depth] = place + 1
+        return write(list[place + 1], nil, schema, stack, depth)
+    else
+        host_raw(call, "]", 1)
+    end
+    return write_on(schema, stack, depth - 3)
+end
 
 local function encode(value, schema)
-    local out = {}
-    local done, problem = pcall(write, value, out, 1, schema)
-    if not done then
-        return nil, problem
-    end
-    return concat(out)
+    host_begin(call)
+    return write(value, nil, schema, nil, 0)
 end
 
 function json.encode(value)
@@ -207,8 +237,7 @@ core.encode_json = encode
 
 -- The value that the host left on the tape.
 function core.read_tape()
-    local value = read(0, NULL, ARRAY, nil)
-    return value
+    return (read(NULL, ARRAY, nil))
 end
 
 function json.publish(envoy)

@@ -260,73 +260,91 @@ local function less(a, b)
     return a < b
 end
 
--- Quicksort with the middle of three as pivot, step for step as LuaJIT sorts, so that equal ones come
--- out in the same order.
-local function sort_part(list, low, high, before)
-    while low < high do
-        local first, last = rawget(list, low), rawget(list, high)
-        if before(last, first) then
-            rawset(list, low, last)
-            rawset(list, high, first)
+-- Puts what is less than a pivot, the middle of three, before it; answers the pivot's place. nil: the part
+-- is sorted.
+local function partition(list, low, high, before)
+    local first, last = rawget(list, low), rawget(list, high)
+    if before(last, first) then
+        rawset(list, low, last)
+        rawset(list, high, first)
+    end
+    if high - low == 1 then
+        return
+    end
+    local middle = floor((low + high) / 2)
+    local pivot = rawget(list, middle)
+    first = rawget(list, low)
+    if before(pivot, first) then
+        rawset(list, middle, first)
+        rawset(list, low, pivot)
+    else
+        last = rawget(list, high)
+        if before(last, pivot) then
+            rawset(list, middle, last)
+            rawset(list, high, pivot)
         end
-        if high - low == 1 then
-            return
-        end
-        local middle = floor((low + high) / 2)
-        local pivot = rawget(list, middle)
-        first = rawget(list, low)
-        if before(pivot, first) then
-            rawset(list, middle, first)
-            rawset(list, low, pivot)
-        else
-            last = rawget(list, high)
-            if before(last, pivot) then
-                rawset(list, middle, last)
-                rawset(list, high, pivot)
+    end
+    if high - low == 2 then
+        return
+    end
+    pivot = rawget(list, middle)
+    rawset(list, middle, rawget(list, high - 1))
+    rawset(list, high - 1, pivot)
+    local i, j = low, high - 1
+    while true do
+        i = i + 1
+        local left = rawget(list, i)
+        while before(left, pivot) do
+            if i >= high then
+                error("invalid order function for sorting", 0)
             end
-        end
-        if high - low == 2 then
-            return
-        end
-        pivot = rawget(list, middle)
-        rawset(list, middle, rawget(list, high - 1))
-        rawset(list, high - 1, pivot)
-        local i, j = low, high - 1
-        while true do
             i = i + 1
-            local left = rawget(list, i)
-            while before(left, pivot) do
-                if i >= high then
-                    error("invalid order function for sorting", 0)
-                end
-                i = i + 1
-                left = rawget(list, i)
+            left = rawget(list, i)
+        end
+        j = j - 1
+        local right = rawget(list, j)
+        while before(pivot, right) do
+            if j <= low then
+                error("invalid order function for sorting", 0)
             end
             j = j - 1
-            local right = rawget(list, j)
-            while before(pivot, right) do
-                if j <= low then
-                    error("invalid order function for sorting", 0)
-                end
-                j = j - 1
-                right = rawget(list, j)
-            end
-            if j < i then
-                break
-            end
-            rawset(list, i, right)
-            rawset(list, j, left)
+            right = rawget(list, j)
         end
-        pivot = rawget(list, high - 1)
-        rawset(list, high - 1, rawget(list, i))
-        rawset(list, i, pivot)
-        -- The smaller part by a call, the larger one by the loop.
-        if i - low < high - i then
-            sort_part(list, low, i - 1, before)
-            low = i + 1
+        if j < i then
+            break
+        end
+        rawset(list, i, right)
+        rawset(list, j, left)
+    end
+    pivot = rawget(list, high - 1)
+    rawset(list, high - 1, rawget(list, i))
+    rawset(list, i, pivot)
+    return i
+end
+
+-- Quicksort, step for step as LuaJIT sorts, so that equal ones come out in the same order. The larger parts
+-- wait on a stack of its own: LuaJIT does not compile a function here that calls itself.
+local function sort_part(list, low, high, before)
+    local lows, highs, depth = nil, nil, 0
+    while true do
+        local place = low < high and partition(list, low, high, before)
+        if place then
+            if depth == 0 then
+                lows, highs = {}, {}
+            end
+            depth = depth + 1
+            if place - low < high - place then
+                lows[depth], highs[depth] = place + 1, high
+                high = place - 1
+            else
+                lows[depth], highs[depth] = low, place - 1
+                low = place + 1
+            end
+        elseif depth > 0 then
+            low, high = lows[depth], highs[depth]
+            depth = depth - 1
         else
-            sort_part(list, i + 1, high, before)
-            high = i - 1
+            return
         end
     end
 end
@@ -377,7 +395,9 @@ end
 -- Calls at the end, so that messages name the plugin's line.
 function strings.format(template, ...)
     local count = select("#", ...)
-    if count == 1 then
+    if count == 0 then
+        return format(template)
+    elseif count == 1 then
         local a = ...
         return format(template, as_text(a))
     elseif count == 2 then
@@ -386,7 +406,17 @@ function strings.format(template, ...)
     elseif count == 3 then
         local a, b, c = ...
         return format(template, as_text(a), as_text(b), as_text(c))
+    elseif count == 4 then
+        local a, b, c, d = ...
+        return format(template, as_text(a), as_text(b), as_text(c), as_text(d))
+    elseif count == 5 then
+        local a, b, c, d, e = ...
+        return format(template, as_text(a), as_text(b), as_text(c), as_text(d), as_text(e))
+    elseif count == 6 then
+        local a, b, c, d, e, f = ...
+        return format(template, as_text(a), as_text(b), as_text(c), as_text(d), as_text(e), as_text(f))
     end
+    -- LuaJIT does not compile this.
     return format(template, all_as_text(1, count, ...))
 end
 

@@ -1,5 +1,5 @@
 -- In tests only: counts the traces that LuaJIT makes, and notes what it does not compile.
-local core, envoy = ...
+local core, envoy, strings = ...
 local jit, funcinfo = jit, require("jit.util").funcinfo
 
 
@@ -12,14 +12,26 @@ local NOT_IMPLEMENTED = {
 
 local made, notes
 
+-- The functions that the trace in the making has gone through, and those that some finished trace has.
+local recorded, compiled = {}, {}
+local function record(_, func)
+    recorded[func] = true
+end
+
 local function watch(what, _, func, pc, other, exit)
     local place = ""
     if func then
         local info = funcinfo(func, pc)
         place = tostring(info.source) .. ":" .. tostring(info.currentline)
     end
+    if what == "start" or what == "abort" then
+        recorded = {}
+    end
     if what == "stop" then
         made = made + 1
+        for known in pairs(recorded) do
+            compiled[known] = true
+        end
     elseif what == "start" and exit == -1 then
         notes[#notes + 1] = place .. ": left for a C function"
     elseif what == "abort" and NOT_IMPLEMENTED[other] then
@@ -29,14 +41,42 @@ end
 
 function envoy.trace_start()
     made, notes = 0, {}
+    compiled = {}
     jit.attach(watch, "trace")
+    jit.attach(record, "record")
 end
+
+-- Methods of objects, by what they are called in the annotations.
+local methods = {}
+function envoy.trace_methods(class, object, ...)
+    for _, name in ipairs({ ... }) do
+        local place = class .. ":" .. name
+        methods[place] = object[name]
+        if type(object[name]) ~= "function" then
+            error(place .. " is no function")
+        end
+    end
+end
+
+local sdk_functions
 
 function envoy.trace_report()
     jit.attach(watch)
+    jit.attach(record)
     envoy.logInfo(tostring(made))
     for _, note in ipairs(notes) do
         envoy.logInfo(note)
+    end
+    -- And which functions of the SDK are in a trace.
+    for place, member in pairs(sdk_functions()) do
+        if compiled[member] then
+            envoy.logInfo("compiled: " .. place)
+        end
+    end
+    for place, member in pairs(methods) do
+        if compiled[member] then
+            envoy.logInfo("compiled: " .. place)
+        end
     end
 end
 
@@ -49,25 +89,42 @@ envoy.original = {
 -- The SDK's functions with the names of their parameters, one a line.
 local getinfo, getlocal = debug.getinfo, debug.getlocal
 
-local function list(path, members, lines)
+local function list(path, members, found)
     for name, member in pairs(members) do
         local place = path .. "." .. name
         if type(member) == "table" and name ~= "original" and name ~= "null" then
-            list(place, member, lines)
+            list(place, member, found)
         elseif type(member) == "function" then
-            local parameters = {}
-            for index = 1, getinfo(member, "u").nparams do
-                parameters[index] = getlocal(member, index)
-            end
-            lines[#lines + 1] = place .. "(" .. table.concat(parameters, ", ") .. ")"
+            found[place] = member
         end
     end
 end
 
+-- Those that stand for LuaJIT's own, too.
+function sdk_functions()
+    local found = {}
+    list("envoy", envoy, found)
+    for name, member in pairs(strings) do
+        found[(name == "sort" and "table." or "string.") .. name] = member
+    end
+    return found
+end
+
 function envoy.sdk_functions()
-    local lines = {}
-    list("envoy", envoy, lines)
-    for _, line in ipairs(lines) do
-        envoy.logInfo(line)
+    local found = {}
+    list("envoy", envoy, found)
+    for place, member in pairs(found) do
+        local parameters = {}
+        for index = 1, getinfo(member, "u").nparams do
+            parameters[index] = getlocal(member, index)
+        end
+        envoy.logInfo(place .. "(" .. table.concat(parameters, ", ") .. ")")
+    end
+end
+
+-- The names alone.
+function envoy.sdk_names()
+    for place in pairs(sdk_functions()) do
+        envoy.logInfo(place)
     end
 end

@@ -5,10 +5,16 @@ use std::collections::BTreeSet;
 use super::fake::{FakeStream, on_request, probe};
 
 /// What is in the SDK in tests only, or belongs to scripts of Rider.
-fn is_of_tests(line: &str) -> bool {
-    ["trace_start", "trace_report", "sdk_functions"]
-        .iter()
-        .any(|name| line.starts_with(&format!("envoy.{name}(")))
+pub(super) fn is_of_tests(line: &str) -> bool {
+    let name = line.split('(').next().unwrap_or_default();
+    [
+        "envoy.trace_start",
+        "envoy.trace_report",
+        "envoy.trace_methods",
+        "envoy.sdk_functions",
+        "envoy.sdk_names",
+    ]
+    .contains(&name)
 }
 
 /// The functions that the annotations declare: `envoy.x.y(a, b)`.

@@ -31,6 +31,119 @@ pub(super) unsafe extern "C" fn json_parse(
     }
 }
 
+/// The answer when the text is larger than the VM may hold.
+const OVER_MEMORY: i32 = -7;
+
+/// Begins a text of JSON. 0.
+pub(super) unsafe extern "C" fn json_begin(call: *mut CallState) -> i32 {
+    // SAFETY: called by the SDK, with its call state.
+    unsafe {
+        with(call, |state| {
+            state.json.clear();
+            0
+        })
+    }
+}
+
+/// Appends what is JSON already. 0; [`OVER_MEMORY`].
+pub(super) unsafe extern "C" fn json_raw(
+    call: *mut CallState,
+    value: *const u8,
+    length: i32,
+) -> i32 {
+    // SAFETY: called by the SDK, with its call state and a string.
+    unsafe {
+        with(call, |state| {
+            let value = bytes(value, length);
+            if state.json.len() + value.len() > state.memory_budget {
+                return OVER_MEMORY;
+            }
+            state.json.extend_from_slice(value);
+            0
+        })
+    }
+}
+
+/// Appends a text, quoted. 0; [`OVER_MEMORY`].
+pub(super) unsafe extern "C" fn json_string(
+    call: *mut CallState,
+    value: *const u8,
+    length: i32,
+) -> i32 {
+    // SAFETY: called by the SDK, with its call state and a string.
+    unsafe {
+        with(call, |state| {
+            let value = bytes(value, length);
+            // Each byte takes six at most.
+            if state.json.len() + 6 * value.len() + 2 > state.memory_budget
+                && state.json.len() + quoted_length(value) > state.memory_budget
+            {
+                return OVER_MEMORY;
+            }
+            quote(value, &mut state.json);
+            0
+        })
+    }
+}
+
+/// Shows the text. 0.
+pub(super) unsafe extern "C" fn json_end(call: *mut CallState) -> i32 {
+    // SAFETY: called by the SDK, with its call state.
+    unsafe {
+        with(call, |state| {
+            std::mem::swap(&mut state.scratch, &mut state.json);
+            show_scratch(state);
+            0
+        })
+    }
+}
+
+/// What a byte is escaped by; none: it stands for itself. Bytes that are not UTF-8 pass, as Lua's texts do.
+fn escaped(byte: u8) -> Option<&'static str> {
+    Some(match byte {
+        b'"' => "\\\"",
+        b'\\' => "\\\\",
+        0x08 => "\\b",
+        0x0c => "\\f",
+        b'\n' => "\\n",
+        b'\r' => "\\r",
+        b'\t' => "\\t",
+        _ => return None,
+    })
+}
+
+fn needs_number(byte: u8) -> bool {
+    byte.is_ascii_control()
+}
+
+fn quoted_length(text: &[u8]) -> usize {
+    let length = |byte: u8| match escaped(byte) {
+        Some(escape) => escape.len(),
+        None if needs_number(byte) => 6,
+        None => 1,
+    };
+    2 + text.iter().map(|byte| length(*byte)).sum::<usize>()
+}
+
+fn quote(text: &[u8], out: &mut Vec<u8>) {
+    out.push(b'"');
+    for piece in
+        text.split_inclusive(|byte| matches!(byte, b'"' | b'\\') || byte.is_ascii_control())
+    {
+        match piece.split_last() {
+            Some((last, plain)) if escaped(*last).is_some() || needs_number(*last) => {
+                out.extend_from_slice(plain);
+                match escaped(*last) {
+                    Some(escape) => out.extend_from_slice(escape.as_bytes()),
+                    None => out.extend_from_slice(format!("\\u{last:04x}").as_bytes()),
+                }
+            }
+            _ => out.extend_from_slice(piece),
+        }
+    }
+    out.push(b'"');
+}
+
 /// 1.
 pub(super) unsafe extern "C" fn base64_encode(
     call: *mut CallState,
