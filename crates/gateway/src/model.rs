@@ -97,7 +97,8 @@ pub(crate) struct Listener {
     pub(crate) protocols: Field<Vec<Field<Protocol>>>,
 }
 
-/// A listener's certificate. Both files are read when the gateway starts.
+/// A listener's certificate, and whether clients show theirs. The files are read when the listener is
+/// set up.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(extend("required" = ["certificate", "private_key"]))]
@@ -108,6 +109,26 @@ pub(crate) struct ListenerTls {
     /// Its private key, a PEM file relative to this file.
     #[serde(default)]
     pub(crate) private_key: Field<Text>,
+    /// The authorities that may have signed clients' certificates, a PEM file relative to this file.
+    /// With it, clients are asked for a certificate, and one that no such authority signed ends the
+    /// connection. Default: clients are not asked.
+    #[serde(default)]
+    pub(crate) client_ca: Field<Text>,
+    /// Whether clients without a certificate may connect. Only together with `client_ca`. Default:
+    /// `required`.
+    #[serde(default)]
+    pub(crate) client_certificate: Field<ClientCertificate>,
+}
+
+/// Whether clients have to show a certificate.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ClientCertificate {
+    /// Connections without one are refused.
+    #[default]
+    Required,
+    /// Connections without one are served; one that is shown is verified all the same.
+    Optional,
 }
 
 /// A version of HTTP.

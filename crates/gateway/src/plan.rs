@@ -9,7 +9,7 @@ use outrider_plugin_formats::{FilterConfig, Group, RouteConfig};
 use outrider_yaml::{Location, Node};
 use serde::Serialize;
 
-pub use crate::model::LoadBalancing;
+pub use crate::model::{ClientCertificate, LoadBalancing};
 
 /// One gateway.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -42,10 +42,30 @@ pub struct Listener {
     pub name: String,
     /// Unique, unless the port is 0.
     pub address: std::net::SocketAddr,
-    /// Certificate, where TLS is served.
-    pub tls: Option<Certificate>,
+    /// Where TLS is served.
+    pub tls: Option<ListenerTls>,
     /// The HTTP versions that are served.
     pub protocols: Protocols,
+}
+
+/// TLS of a listener.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ListenerTls {
+    /// The gateway's own.
+    #[serde(flatten)]
+    pub own: Certificate,
+    /// How clients' certificates are verified; none: clients are not asked for any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub clients: Option<ClientVerification>,
+}
+
+/// How clients' certificates are verified.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ClientVerification {
+    /// Absolute path of the authorities' PEM file.
+    pub ca: String,
+    /// Whether there has to be one.
+    pub certificate: ClientCertificate,
 }
 
 /// PEM files.

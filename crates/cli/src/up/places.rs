@@ -27,7 +27,7 @@ pub(crate) fn place(file: &Path, path: &[PathSegment]) -> String {
     )
 }
 
-/// Where the file names what Envoy's reason is about: a listener's address, certificate or key.
+/// Where the file names what Envoy's reason is about: a listener's address or one of its PEM files.
 pub(crate) fn of_reason(file: &Path, plan: &Plan, reason: &str) -> Option<String> {
     let names = |text: &str| {
         reason
@@ -39,8 +39,16 @@ pub(crate) fn of_reason(file: &Path, plan: &Plan, reason: &str) -> Option<String
         .enumerate()
         .find_map(|(index, listen)| {
             let key: &[&str] = match &listen.tls {
-                Some(tls) if names(&tls.certificate) => &["tls", "certificate"],
-                Some(tls) if names(&tls.private_key) => &["tls", "private_key"],
+                Some(tls) if names(&tls.own.certificate) => &["tls", "certificate"],
+                Some(tls) if names(&tls.own.private_key) => &["tls", "private_key"],
+                Some(tls)
+                    if tls
+                        .clients
+                        .as_ref()
+                        .is_some_and(|clients| names(&clients.ca)) =>
+                {
+                    &["tls", "client_ca"]
+                }
                 _ if names(&listen.address.to_string()) => &["address"],
                 _ => return None,
             };

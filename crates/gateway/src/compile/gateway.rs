@@ -9,7 +9,9 @@ use outrider_yaml::{Field, Located, Shape};
 use super::files::{Place, Source};
 use super::{Context, Origin, scopes};
 use crate::model::{self, Protocol};
-use crate::plan::{AccessLog, Certificate, Listener, Protocols, Use};
+use crate::plan::{
+    AccessLog, Certificate, ClientVerification, Listener, ListenerTls, Protocols, Use,
+};
 
 const DEFAULT_BODY_LIMIT: u32 = 1024 * 1024;
 
@@ -168,27 +170,11 @@ fn listeners(
                 "choose another port for one of them",
             );
         }
-        let tls = listener.value.tls.get().and_then(|tls| {
-            let what = "the listener's `tls`";
-            let certificate = context.required(
-                origin,
-                tls.location,
-                what,
-                "certificate",
-                &tls.value.certificate,
-            );
-            let private_key = context.required(
-                origin,
-                tls.location,
-                what,
-                "private_key",
-                &tls.value.private_key,
-            );
-            Some(Certificate {
-                certificate: context.pem_file(origin, certificate?),
-                private_key: context.pem_file(origin, private_key?),
-            })
-        });
+        let tls = listener
+            .value
+            .tls
+            .get()
+            .and_then(|tls| self::tls(context, origin, tls));
         let protocols = protocols(context, origin, &listener.value.protocols);
         if let Some(address) = address {
             listeners.push(Listener {
@@ -200,6 +186,56 @@ fn listeners(
         }
     }
     listeners
+}
+
+fn tls(
+    context: &mut Context<'_>,
+    origin: &Origin,
+    tls: &Located<model::ListenerTls>,
+) -> Option<ListenerTls> {
+    let value = &tls.value;
+    let what = "the listener's `tls`";
+    let certificate = context.required(
+        origin,
+        tls.location,
+        what,
+        "certificate",
+        &value.certificate,
+    );
+    let private_key = context.required(
+        origin,
+        tls.location,
+        what,
+        "private_key",
+        &value.private_key,
+    );
+    if let Some(location) = value.client_certificate.location()
+        && value.client_ca.is_missing()
+    {
+        context.problem(
+            origin,
+            location,
+            "`client_certificate` needs the authorities that clients' certificates are verified with",
+            "add `client_ca:` with their PEM file, or remove the key",
+        );
+    }
+    let certificate = certificate.map(|file| context.pem_file(origin, file));
+    let private_key = private_key.map(|file| context.pem_file(origin, file));
+    let clients = value.client_ca.get().map(|ca| ClientVerification {
+        ca: context.pem_file(origin, ca),
+        certificate: value
+            .client_certificate
+            .value()
+            .copied()
+            .unwrap_or_default(),
+    });
+    Some(ListenerTls {
+        own: Certificate {
+            certificate: certificate?,
+            private_key: private_key?,
+        },
+        clients,
+    })
 }
 
 fn protocols(

@@ -5,7 +5,8 @@
 //! - paths are normalised before routes see them, and an escaped slash is unescaped by a redirect, so
 //!   that no spelling of a path slips past a route that guards it;
 //! - headers with an underscore are dropped, because some upstreams take `_` for `-`;
-//! - request headers have ten seconds to arrive.
+//! - request headers have ten seconds to arrive;
+//! - a TLS listener looks at the client's first message, so that plugins know which name it asked for.
 
 use serde_json::{Value, json};
 
@@ -13,7 +14,7 @@ use super::{
     Layout, RDS_FILE, ROUTE_CONFIGURATION, certificate, filter, route, socket_address, source,
     typed,
 };
-use crate::plan::{AccessLog, Certificate, Listener, Plan, Protocols};
+use crate::plan::{AccessLog, ClientCertificate, Listener, ListenerTls, Plan, Protocols};
 
 /// Where a listener's routes and filter configuration come from.
 pub(super) enum Routes<'l> {
@@ -35,12 +36,23 @@ pub(super) fn listener(plan: &Plan, listener: &Listener, routes: &Routes<'_>) ->
             self::tls(tls, listener.protocols),
         );
     }
-    json!({
+    let mut document = json!({
         "name": listener.name,
         "address": socket_address(&listener.address.ip().to_string(), listener.address.port()),
         "per_connection_buffer_limit_bytes": plan.body_limit,
         "filter_chains": [chain],
-    })
+    });
+    if let (true, Some(document)) = (listener.tls.is_some(), document.as_object_mut()) {
+        let inspector = json!({
+            "name": "envoy.filters.listener.tls_inspector",
+            "typed_config": typed(
+                "envoy.extensions.filters.listener.tls_inspector.v3.TlsInspector",
+                json!({}),
+            ),
+        });
+        document.insert("listener_filters".to_owned(), json!([inspector]));
+    }
+    document
 }
 
 fn connection_manager(plan: &Plan, listener: &Listener, routes: &Routes<'_>) -> Value {
@@ -119,22 +131,35 @@ fn access_log(log: &AccessLog) -> Value {
     }
 }
 
-fn tls(files: &Certificate, protocols: Protocols) -> Value {
+fn tls(tls: &ListenerTls, protocols: Protocols) -> Value {
     let alpn = match protocols {
         Protocols::Http1 => json!(["http/1.1"]),
         Protocols::Http2 => json!(["h2"]),
         Protocols::Both => json!(["h2", "http/1.1"]),
     };
+    let mut common = serde_json::Map::new();
+    common.insert("alpn_protocols".to_owned(), alpn);
+    common.insert(
+        "tls_certificates".to_owned(),
+        json!([certificate(&tls.own)]),
+    );
+    let mut context = serde_json::Map::new();
+    if let Some(clients) = &tls.clients {
+        // With authorities, Envoy asks for a certificate and verifies what it is shown; that there is
+        // one, it insists on only when told to.
+        common.insert(
+            "validation_context".to_owned(),
+            json!({ "trusted_ca": { "filename": clients.ca } }),
+        );
+        let required = clients.certificate == ClientCertificate::Required;
+        context.insert("require_client_certificate".to_owned(), required.into());
+    }
+    context.insert("common_tls_context".to_owned(), Value::Object(common));
     json!({
         "name": "envoy.transport_sockets.tls",
         "typed_config": typed(
             "envoy.extensions.transport_sockets.tls.v3.DownstreamTlsContext",
-            json!({
-                "common_tls_context": {
-                    "alpn_protocols": alpn,
-                    "tls_certificates": [certificate(files)],
-                },
-            }),
+            Value::Object(context),
         ),
     })
 }
