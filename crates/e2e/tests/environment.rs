@@ -141,6 +141,9 @@ fn bad_tls_files() {
         ("good.pem", "text.pem", "text.pem"),
         ("missing.pem", "good.key", "missing.pem"),
         ("good.pem", "other.key", "key"),
+        ("good.pem", "good.key, client_ca: text.pem", "text.pem"),
+        // It looks like a PEM file, and Envoy finds no certificate in it.
+        ("good.pem", "good.key, client_ca: other.key", "other.key"),
     ] {
         let tls =
             format!("      tls: {{certificate: {certificate}, private_key: {key}}}\nprojects:");

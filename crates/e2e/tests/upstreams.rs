@@ -97,6 +97,94 @@ upstreams:
     wrong.stop().await;
 }
 
+/// Answers every request with what it knows of the client.
+const WHO: &str = "
+local handler = { version = 'v2' }
+function handler:on_request_header()
+    local who = envoy.connection.tls()
+    who.forwarded = envoy.req.get_header('x-forwarded-client-cert')
+    envoy.respond({ [':status'] = 200 }, envoy.json.encode(who))
+end
+return handler
+";
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn clients_show_certificates() {
+    let server = Identity::generate(&["shop.example.com"]).unwrap();
+    let cart = Identity::for_client("cart", &["spiffe://shop/cart"]).unwrap();
+    let till = Identity::for_client("till", &["spiffe://shop/till"]).unwrap();
+    let stranger = Identity::for_client("cart", &["spiffe://shop/cart"]).unwrap();
+    let yaml = "
+gateway:
+  listeners:
+    - address: '{listen}'
+      tls: {certificate: certs/a.pem, private_key: certs/a.key, client_ca: certs/clients.pem}
+    - address: 'OPTIONAL'
+      tls: {certificate: certs/a.pem, private_key: certs/a.key, client_ca: certs/clients.pem, client_certificate: optional}
+  admin: '{admin}'
+  use: [who]
+plugins: {who: {source: who.lua}}
+projects: [{name: shop, hosts: ['*'], routes: [{match: {prefix: /}, respond: {status: 404}}]}]
+";
+    let optional = outrider_e2e::free_address().unwrap();
+    let yaml = yaml.replace("OPTIONAL", &optional.to_string());
+    let authorities = format!("{}{}", cart.certificate, till.certificate);
+    let files = [
+        ("who.lua", WHO),
+        ("certs/a.pem", server.certificate.as_str()),
+        ("certs/a.key", server.private_key.as_str()),
+        ("certs/clients.pem", authorities.as_str()),
+    ];
+    let gateway = Gateway::start_with(&yaml, &files, GatewayOptions::default()).unwrap();
+    let trust = || Trust::Authority(server.certificate.clone());
+    let tls = |target: Target| target.with_tls("shop.example.com", trust());
+    let ask = || Request::get("/").header("x-forwarded-client-cert", "Subject=\"CN=boss\"");
+    for target in [
+        tls(gateway.http1()),
+        tls(gateway.http2()),
+        tls(Target::http2(optional)),
+    ] {
+        for (client, name) in [(&cart, "cart"), (&till, "till")] {
+            let known = target.clone().with_identity(client);
+            let response = known.send(ask()).await.unwrap();
+            assert_eq!(response.status, 200, "{}", response.text());
+            let who = response.json();
+            assert_eq!(who["peer_presented"], true, "{who}");
+            assert_eq!(who["subject"], format!("CN={name}"), "{who}");
+            assert_eq!(who["uri_san"], format!("spiffe://shop/{name}"), "{who}");
+            assert_eq!(who["server_name"], "shop.example.com", "{who}");
+            assert_eq!(who.get("forwarded"), None, "{who}");
+        }
+        // The names are right, the authority is not: refused where certificates are optional too.
+        let unknown = target.clone().with_identity(&stranger);
+        unknown.send(ask()).await.unwrap_err();
+    }
+    tls(gateway.http1()).send(ask()).await.unwrap_err();
+    tls(gateway.http2()).send(ask()).await.unwrap_err();
+    let anonymous = tls(Target::http1(optional)).send(ask()).await.unwrap();
+    assert_eq!(anonymous.status, 200, "{}", anonymous.text());
+    let who = anonymous.json();
+    assert_eq!(who["peer_presented"], false, "{who}");
+    assert_eq!(who.get("subject"), None, "{who}");
+    assert_eq!(who["server_name"], "shop.example.com", "{who}");
+    // Envoy's own count says why it refused, and that it refused nobody else.
+    let counted = gateway
+        .admin
+        .stats("listener.*ssl.(fail_verify_no_cert|fail_verify_error|no_certificate)$")
+        .unwrap();
+    let sum = |name: &str| {
+        counted
+            .iter()
+            .filter(|(counter, _)| counter.ends_with(name))
+            .map(|(_, count)| *count)
+            .sum::<u64>()
+    };
+    assert_eq!(sum("fail_verify_no_cert"), 2, "{counted:?}");
+    assert_eq!(sum("fail_verify_error"), 3, "{counted:?}");
+    assert_eq!(sum("no_certificate"), 1, "{counted:?}");
+    gateway.stop().unwrap();
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn endpoints_share_the_requests_as_the_file_says() {
     let one = Echo::start("one").await.unwrap();
