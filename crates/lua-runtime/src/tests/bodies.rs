@@ -68,11 +68,11 @@ fn a_body_that_was_read_is_read_anew_after_a_change() {
 #[test]
 fn a_body_is_its_own_stream_s() {
     let probe = on_request(
-        r#"
+        "
         local req, resp = envoy.req, envoy.resp
         local seen = req.get_body() .. req.get_body()
         print(seen, resp.get_body(), #req.get_body())
-        "#,
+        ",
     );
     // Often enough for the handler to be compiled.
     for number in 100..400 {
