@@ -84,9 +84,11 @@ impl Work {
     pub(crate) fn on_request_body(&self, filter: FilterPtr) {
         // SAFETY: the filter is Envoy's, inside a hook of its stream.
         let received_is_all = unsafe { received_buffered_request_body(filter) };
+        // What was held back before the last piece; mostly nothing, which is asked once.
+        let held = !received_is_all && body_length(filter, BUFFERED_REQUEST_BODY) > 0;
         let mut bytes = 0;
         for _ in 0..self.body_reads {
-            if !received_is_all {
+            if held {
                 bytes += body_length(filter, BUFFERED_REQUEST_BODY);
             }
             bytes += body_length(filter, RECEIVED_REQUEST_BODY);

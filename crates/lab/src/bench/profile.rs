@@ -165,7 +165,10 @@ impl Profile {
                     Part::Allocator => ALLOCATOR.to_owned(),
                     _ => continue,
                 };
-                if Part::of(&object, &function, envoy).is_of_a_module() {
+                // What Envoy's own Lua filter compiled calls Envoy, too, and is no module. What
+                // Outrider's compiled code calls is the module, which then calls Envoy.
+                let caller = Part::of(&object, &function, envoy);
+                if matches!(caller, Part::Module | Part::LuaJit) {
                     let calls = profile.into_envoy.entry(name).or_default();
                     calls.count += count;
                     calls.instructions += cost;

@@ -322,10 +322,11 @@ pub(super) fn method(report: &Report) -> String {
   service, and what arrived there was compared with what the work should do to it: {} comparisons. What is read is added
   up and compared with what is expected in all three, so nothing can be left out. Names are made once, loops are plain.
 - **Bodies.** The body has {BODY_BYTES} bytes and is held back until it is complete, by each mechanism in its own way. A read
-  brings the whole of it: in Outrider a Lua string by `envoy.req.get_body()`, in Envoy's filter a Lua string by
-  `body:getBytes(0, length)` of a body that was asked for once; native code asks Envoy for the slices each time and
-  needs no copy. An upstream answers these requests: Envoy's own answer would come before the body and close the
-  connection of the baseline.
+  is a call of the API that brings the whole of it as a Lua string: `envoy.req.get_body()` in Outrider, which hands out
+  the same string while the body stays what it is; `body:getBytes(0, length)` in Envoy's filter, of a body that was asked
+  for once, which makes the string each time. Native code asks Envoy for the slices each time and needs no copy. An
+  upstream answers these requests: Envoy's own answer would come before the body and close the connection of the
+  baseline.
 - **Both directions.** no-op has a handler for requests and one for responses; Envoy's Lua filter then runs a coroutine
   for each. no-op-request is the same with the first one only. A native module is called for both in any case.
 - **Chains.** Five plugins in one Outrider filter, with code of their own; five Lua filters; five native filters. (One
