@@ -1,7 +1,8 @@
 # What a person runs. Each target does all of its own set-up; cargo decides what is rebuilt.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test soak bench build release lint fmt docs clean tools test-tools bench-tools envoy envoy-release
+.PHONY: help demo test soak bench build release lint fmt docs clean tools test-tools bench-tools envoy envoy-release \
+        plugins plugins-rust plugins-go plugins-assemblyscript plugins-cpp
 
 CARGO ?= cargo
 TARGET := $(or $(CARGO_TARGET_DIR),target)
@@ -11,19 +12,23 @@ export OUTRIDER_HOME := $(CURDIR)/.envoy
 step = @printf '\n== %s\n' $(1)
 
 help: ## Show this list
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-16s %s\n", $$1, $$2 }'
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-30s %s\n", $$1, $$2 }'
 
 demo: release envoy-release ## Start the quickstart gateway, send requests through it, change it while it runs
 	$(call step,'demo')
 	@$(TARGET)/release/outrider-demo --outrider $(TARGET)/release/outrider
 
-test: test-tools build envoy ## Format check, lints, and every test, those with the real Envoy included
+test: test-tools build plugins-rust envoy ## Format check, lints, and every test, those with the real Envoy included
 	$(call step,'formatting')
 	@$(CARGO) fmt --all --check
 	$(call step,'lints')
 	@$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
+	@$(CARGO) fmt --all --manifest-path plugins/rust/Cargo.toml --check
+	@$(CARGO) clippy --locked --release --quiet --target wasm32-wasip1 --target-dir $(TARGET)/plugins/rust \
+	    --manifest-path plugins/rust/Cargo.toml -- -D warnings
 	$(call step,'tests')
 	@$(CARGO) test --locked --workspace
+	@printf '\nnot built, and not tested: the plugins in plugins/{go,assemblyscript,cpp}; make plugins builds them\n'
 
 soak: release envoy-release ## Load mixed faults for ten minutes (SOAK_SECONDS=60: one), check, and write docs/soak anew
 	$(call step,'soak')
@@ -43,8 +48,26 @@ release: tools ## Build the command and the module for use
 	$(call step,'build (release)')
 	@$(CARGO) build --locked --release -p outrider-cli -p outrider-envoy-module -p outrider-lab
 
+plugins: plugins-rust ## Build the Wasm plugins of every language, and install what that needs
+	$(call step,'plugins (go, assemblyscript, cpp)')
+	@scripts/build-plugins.sh --install go assemblyscript cpp
+
+plugins-rust: tools ## Build the Wasm plugins in Rust
+	$(call step,'plugins (rust)')
+	@scripts/build-plugins.sh rust
+
+plugins-go: ## Build the Wasm plugins in Go
+	@scripts/build-plugins.sh go
+
+plugins-assemblyscript: ## Build the Wasm plugins in AssemblyScript
+	@scripts/build-plugins.sh assemblyscript
+
+plugins-cpp: ## Build the Wasm plugins in C++
+	@scripts/build-plugins.sh cpp
+
 fmt: ## Format the code
 	@$(CARGO) fmt --all
+	@$(CARGO) fmt --all --manifest-path plugins/rust/Cargo.toml
 
 lint: test-tools ## Lints only
 	@$(CARGO) clippy --locked --workspace --all-targets -- -D warnings

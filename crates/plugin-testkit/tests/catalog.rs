@@ -6,6 +6,7 @@
     reason = "a test that cannot go on has failed"
 )]
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -89,6 +90,44 @@ fn every_plugin_is_in_the_lists() {
         listed, lines,
         "docs/plugins.md lists plugins that are not there"
     );
+}
+
+/// A plugin that is there in several languages takes the same configuration and does the same: its schema
+/// and its cases are those of its sibling in Lua, to the byte.
+#[test]
+fn siblings_share_schema_and_cases() {
+    let plugins = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../plugins");
+    let mut siblings = 0;
+    for language in ["rust", "go", "assemblyscript", "cpp"] {
+        for lua in catalog() {
+            let sibling = plugins.join(language).join(lua.file_name().unwrap());
+            if !sibling.is_dir() {
+                continue;
+            }
+            siblings += 1;
+            assert_eq!(files(&sibling.join("cases")), files(&lua.join("cases")));
+            let schema = "config.schema.json";
+            assert_eq!(
+                fs::read_to_string(sibling.join(schema)).unwrap(),
+                fs::read_to_string(lua.join(schema)).unwrap(),
+                "{}",
+                sibling.display()
+            );
+        }
+    }
+    assert!(siblings >= 6, "{siblings}");
+}
+
+/// The files of a folder: their names and what is in them.
+fn files(folder: &Path) -> BTreeMap<PathBuf, String> {
+    fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| {
+            let path = entry.unwrap().path();
+            let text = fs::read_to_string(&path).unwrap();
+            (PathBuf::from(path.file_name().unwrap()), text)
+        })
+        .collect()
 }
 
 /// Every object of a schema refuses unknown keys and describes those that it has.
