@@ -9,16 +9,18 @@ use std::path::Path;
 
 use glob::MatchOptions;
 use outrider_gateway::{Compiled, Loader, compile};
-use outrider_plugin_formats::{PluginEntry, PluginPackage, Problem};
+use outrider_plugin_formats::{PluginCode, PluginEntry, PluginPackage, Problem, WasmModule};
 use serde_json::Value;
 
-use crate::trial::{LoadLine, Trials};
+use crate::trial::{LoadLine, Place, Trials};
 
 /// The disk, for one compilation.
 #[derive(Debug, Default)]
 struct Disk {
     /// Folders of the plugins that were opened, by digest: messages name files by them.
     folders: RefCell<BTreeMap<String, String>>,
+    /// Modules that were read, by digest.
+    modules: RefCell<BTreeMap<String, WasmModule>>,
     trials: RefCell<Trials>,
 }
 
@@ -66,6 +68,11 @@ impl Loader for Disk {
         self.folders
             .borrow_mut()
             .insert(package.digest.clone(), package.folder.clone());
+        if let PluginCode::Module(module) = &package.code {
+            self.modules
+                .borrow_mut()
+                .insert(package.digest.clone(), module.clone());
+        }
         Ok(package)
     }
 
@@ -78,10 +85,13 @@ impl Loader for Disk {
 
     fn try_plugin(&self, entry: &PluginEntry, config: &Value) -> Result<(), Vec<Problem>> {
         let folders = self.folders.borrow();
-        let folder = folders.get(&entry.digest).unwrap_or(&entry.name);
+        let place = Place {
+            folder: folders.get(&entry.digest).unwrap_or(&entry.name),
+            module: self.modules.borrow().get(&entry.digest).cloned(),
+        };
         self.trials
             .borrow_mut()
-            .run(entry, folder, config)
+            .run(entry, &place, config)
             .map_err(|problem| vec![problem])
     }
 }

@@ -6,6 +6,7 @@
 
 mod arguments;
 mod commands;
+mod compiled;
 mod exit;
 mod loader;
 mod output;

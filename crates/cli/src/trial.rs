@@ -10,7 +10,7 @@ use outrider_lua_runtime::LuaSource;
 use outrider_plugin_api::{
     BodyMode, LoadError, LogLevel, MetricId, MetricKind, Metrics, Plugin, ScopedConfig,
 };
-use outrider_plugin_formats::{self as formats, PluginEntry, PluginSource, Problem, Runtime};
+use outrider_plugin_formats::{self as formats, PluginEntry, PluginSource, Problem, WasmModule};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -34,14 +34,14 @@ impl Trials {
         self.metrics.lines
     }
 
-    /// Loads `entry`, whose files are in `folder`, unless that has been done, and gives it `config`.
+    /// Loads `entry`, whose code is at `place`, unless that has been done, and gives it `config`.
     ///
     /// # Errors
     /// A problem in a file of the plugin; or one without a file, where the configuration is refused.
     pub(crate) fn run(
         &mut self,
         entry: &PluginEntry,
-        folder: &str,
+        place: &Place<'_>,
         config: &Value,
     ) -> Result<(), Problem> {
         let PluginEntry {
@@ -50,14 +50,18 @@ impl Trials {
             entry: first,
             body,
             budgets,
+            wasm,
             ..
         } = entry;
-        let key = format!("{name} {digest} {first} {body:?} {budgets:?} {folder}");
+        let key = format!(
+            "{name} {digest} {first} {body:?} {budgets:?} {wasm:?} {}",
+            place.folder
+        );
         let metrics = &mut self.metrics;
         let plugin = self
             .loaded
             .entry(key)
-            .or_insert_with(|| load(entry, folder, metrics))
+            .or_insert_with(|| load(entry, place, metrics))
             .as_ref()
             .map_err(Clone::clone)?;
         let effective: Arc<str> = config.to_string().into();
@@ -79,27 +83,29 @@ impl Trials {
     }
 }
 
+/// Where a plugin's code is.
+#[derive(Debug)]
+pub(crate) struct Place<'a> {
+    /// The plugin's folder, as messages name it.
+    pub(crate) folder: &'a str,
+    /// A Wasm plugin's module.
+    pub(crate) module: Option<WasmModule>,
+}
+
 fn load(
     entry: &PluginEntry,
-    folder: &str,
+    place: &Place<'_>,
     metrics: &mut Definitions,
 ) -> Result<Arc<dyn Plugin>, Problem> {
-    let PluginSource::Inline(files) = &entry.source else {
-        // The compiler of gateways makes inline sources only.
-        return Err(problem(
-            Path::new(folder).display().to_string(),
-            0,
-            "its code is not at hand",
-        ));
-    };
-    let loaded = match entry.runtime {
-        Runtime::Lua => outrider_lua_runtime::load(
+    let Place { folder, module } = place;
+    let loaded = match &entry.source {
+        PluginSource::Inline(files) => outrider_lua_runtime::load(
             LuaSource {
                 plugin: entry.name.clone(),
                 folder: if folder.is_empty() {
                     NOWHERE.trim_end_matches('/').to_owned()
                 } else {
-                    folder.to_owned()
+                    (*folder).to_owned()
                 },
                 files: files.clone(),
                 entry: entry.entry.clone(),
@@ -112,6 +118,16 @@ fn load(
             WORKERS,
             metrics,
         ),
+        PluginSource::Module(_) => {
+            let file = module.as_ref().map(|module| module.file.clone());
+            let message = "this version of Outrider does not run Wasm plugins yet";
+            return Err(problem(file.unwrap_or_default(), 0, message));
+        }
+        // The compiler of gateways makes no such source.
+        PluginSource::Folder(_) => Err(LoadError {
+            plugin: entry.name.clone(),
+            message: "its code is not at hand".to_owned(),
+        }),
     };
     loaded.map_err(|LoadError { message, .. }| {
         let message = message.replace(NOWHERE, "");

@@ -33,10 +33,12 @@ impl CodeKey {
             entry: file,
             body,
             budgets,
+            runtime,
+            wasm,
             ..
         } = entry;
         Self(format!(
-            "{name} {digest} {file} {body:?} {budgets:?} {place:?}"
+            "{name} {digest} {runtime:?} {file} {body:?} {budgets:?} {wasm:?} {place:?}"
         ))
     }
 }
@@ -52,13 +54,13 @@ pub(crate) struct Place {
 
 /// Loads a plugin's code.
 pub(crate) fn load(entry: &PluginEntry, place: &Place) -> Result<Arc<dyn Plugin>, Refusal> {
-    let files = source::files(entry)?;
-    let folder = match &entry.source {
-        formats::PluginSource::Inline(_) => entry.name.clone(),
-        formats::PluginSource::Folder(folder) => folder.clone(),
-    };
     match entry.runtime {
         Runtime::Lua => {
+            let files = source::files(entry)?;
+            let folder = match &entry.source {
+                formats::PluginSource::Folder(folder) => folder.clone(),
+                _ => entry.name.clone(),
+            };
             let source = lua_runtime::LuaSource {
                 plugin: entry.name.clone(),
                 folder,
@@ -71,6 +73,13 @@ pub(crate) fn load(entry: &PluginEntry, place: &Place) -> Result<Arc<dyn Plugin>
                 log_folder: place.log_folder.clone(),
             };
             Ok(lua_runtime::load(source, place.workers, &mut Definer)?)
+        }
+        Runtime::Wasm => {
+            source::module(entry)?;
+            Err(Refusal::new(format!(
+                "plugin {}: this version of Outrider does not run Wasm plugins yet",
+                entry.name
+            )))
         }
     }
 }

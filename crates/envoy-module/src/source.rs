@@ -1,5 +1,5 @@
-//! A plugin's code: from the document itself, or from a folder on this machine; always checked
-//! against its digest before anything of it runs.
+//! A plugin's code: from the document itself, or from this machine; always checked against its digest
+//! before anything of it runs.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -14,7 +14,7 @@ use crate::document::Refusal;
 /// The files of a plugin, by path relative to its folder.
 pub(crate) type Files = BTreeMap<String, String>;
 
-/// Gets a plugin's files and checks them.
+/// Gets a plugin's text files and checks them.
 pub(crate) fn files(entry: &PluginEntry) -> Result<Files, Refusal> {
     let files = match &entry.source {
         PluginSource::Inline(files) => files.clone(),
@@ -24,10 +24,37 @@ pub(crate) fn files(entry: &PluginEntry) -> Result<Files, Refusal> {
                 .map_err(|error| Refusal::new(format!("plugin {}: {error}", entry.name)))?;
             files
         }
+        PluginSource::Module(_) => return Err(of_another_kind(entry, "text files")),
     };
-    let digest = digest(&files);
+    check(entry, &digest(&files))?;
+    Ok(files)
+}
+
+/// Gets a plugin's module and checks it.
+pub(crate) fn module(entry: &PluginEntry) -> Result<Vec<u8>, Refusal> {
+    let PluginSource::Module(file) = &entry.source else {
+        return Err(of_another_kind(entry, "a module"));
+    };
+    let module = fs::read(file).map_err(|error| {
+        Refusal::new(format!(
+            "plugin {}: its module {file} cannot be read: {error}",
+            entry.name
+        ))
+    })?;
+    check(entry, &written(&Sha256::digest(&module)))?;
+    Ok(module)
+}
+
+fn of_another_kind(entry: &PluginEntry, expected: &str) -> Refusal {
+    Refusal::new(format!(
+        "plugin {}: its source is not what its runtime runs, {expected}",
+        entry.name
+    ))
+}
+
+fn check(entry: &PluginEntry, digest: &str) -> Result<(), Refusal> {
     if digest == entry.digest {
-        Ok(files)
+        Ok(())
     } else {
         Err(Refusal::new(format!(
             "plugin {}: its code has the digest {digest}, but the configuration was made for {}; \
@@ -70,11 +97,13 @@ pub(crate) fn digest(files: &Files) -> String {
             hash.update(part.as_bytes());
         }
     }
-    hash.finalize()
-        .iter()
-        .fold("sha256:".to_owned(), |mut text, byte| {
-            // Writing to a string cannot fail.
-            let _written = write!(text, "{byte:02x}");
-            text
-        })
+    written(&hash.finalize())
+}
+
+fn written(hash: &[u8]) -> String {
+    hash.iter().fold("sha256:".to_owned(), |mut text, byte| {
+        // Writing to a string cannot fail.
+        let _written = write!(text, "{byte:02x}");
+        text
+    })
 }

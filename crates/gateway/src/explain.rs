@@ -7,7 +7,7 @@
 mod matching;
 mod text;
 
-use outrider_plugin_formats::{Group, PluginEntry};
+use outrider_plugin_formats::{Group, PluginEntry, Runtime};
 use outrider_yaml::{Node, PathSegment};
 use serde::Serialize;
 use serde_json::Value;
@@ -72,6 +72,8 @@ pub struct Link {
     pub group: Group,
     /// Its priority in the group.
     pub priority: i32,
+    /// What runs it.
+    pub runtime: Runtime,
     /// The narrowest scope that uses it.
     pub used_by: Origin,
     /// Its effective configuration.
@@ -83,7 +85,7 @@ pub struct Link {
 /// One value of an effective configuration.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Setting {
-    /// Its keys, joined by dots.
+    /// Its keys, joined by dots; empty where the configuration is a string, and this is all of it.
     pub key: String,
     /// The value.
     pub value: Value,
@@ -166,7 +168,9 @@ fn link(entry: &PluginEntry, trail: &[(&str, &Use)], scope: &str, last: &Use) ->
     let config = trail
         .iter()
         .filter_map(|(_, item)| item.config.as_ref())
-        .fold(empty, |config, patch| merge(&config, &patch.to_json()));
+        .map(Node::to_json)
+        .filter(|patch| patch.as_object().is_none_or(|patch| !patch.is_empty()))
+        .fold(empty, |config, patch| merge(&config, &patch));
     let mut settings = Vec::new();
     leaves(&config, &mut Vec::new(), &mut |path, value| {
         let setter = trail.iter().rev().find_map(|(scope, item)| {
@@ -183,6 +187,7 @@ fn link(entry: &PluginEntry, trail: &[(&str, &Use)], scope: &str, last: &Use) ->
         plugin: entry.name.clone(),
         group: entry.group,
         priority: entry.priority,
+        runtime: entry.runtime,
         used_by: origin(scope, last, None),
         config,
         settings,
@@ -211,7 +216,7 @@ fn leaves(
                 path.pop();
             }
         }
-        _ if path.is_empty() => {}
+        Value::Object(_) if path.is_empty() => {}
         _ => each(path, value),
     }
 }

@@ -29,11 +29,16 @@ pub fn merge(target: &Value, patch: &Value) -> Value {
 /// replaces an object by something else that `second` makes an object again: no patch says "replace by
 /// this object", so the keys of `base` that have to go are named one by one.
 ///
-/// All three are objects (anything else counts as empty); `base` has no null in any object.
+/// `base` has no null in any object.
 pub fn compose(base: &Value, first: &Value, second: &Value) -> Value {
-    let empty = Map::new();
-    let first = first.as_object().unwrap_or(&empty);
-    let second = second.as_object().unwrap_or(&empty);
+    let (first, second) = match (first, second) {
+        (Value::Object(first), Value::Object(second)) => (first, second),
+        (_, Value::Object(_)) if base.is_object() => {
+            return difference(base, &merge(&Value::Null, second));
+        }
+        // What `first` puts in the place of `base` is gone, or `base` was nothing to keep.
+        (_, second) => return second.clone(),
+    };
     let mut composed = first.clone();
     for (key, later) in second {
         let below = base.get(key).unwrap_or(&Value::Null);
@@ -158,15 +163,20 @@ mod tests {
         })
     }
 
-    fn object(nulls: bool) -> impl Strategy<Value = Value> {
-        prop::collection::btree_map("[a-d]", value(nulls), 0..4)
-            .prop_map(|map| map.into_iter().collect::<Value>())
+    /// A configuration, or a patch of one: mostly an object.
+    fn config(nulls: bool) -> impl Strategy<Value = Value> {
+        let object = prop::collection::btree_map("[a-d]", value(nulls), 0..4)
+            .prop_map(|map| map.into_iter().collect::<Value>());
+        prop_oneof![
+            5 => object,
+            1 => "[ab]{0,2}".prop_map(Into::into),
+        ]
     }
 
     proptest! {
         /// Two patches one after the other do what their composition does.
         #[test]
-        fn composition(base in object(false), first in object(true), second in object(true)) {
+        fn composition(base in config(false), first in config(true), second in config(true)) {
             let in_turn = merge(&merge(&base, &first), &second);
             let at_once = merge(&base, &compose(&base, &first, &second));
             prop_assert_eq!(in_turn, at_once);

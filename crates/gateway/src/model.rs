@@ -6,7 +6,7 @@
 
 pub(crate) mod text;
 
-use outrider_plugin_formats::{CircuitOff, FailureAction, Group, PluginTime};
+use outrider_plugin_formats::{CircuitOff, FailureAction, Group, PluginTime, WasmResults};
 use outrider_yaml::{Entries, Field, Node, Shape};
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -160,15 +160,15 @@ pub(crate) struct AccessLog {
 #[serde(deny_unknown_fields)]
 #[schemars(extend("required" = ["source"]))]
 pub(crate) struct Plugin {
-    /// A folder with `plugin.yaml`, or one `.lua` file; relative to this file.
+    /// A folder with `plugin.yaml`, or one `.lua` or `.wasm` file; relative to this file.
     #[serde(default)]
     pub(crate) source: Field<Text>,
     /// What a stream gets when the plugin fails on it: `closed` (a local reply), `open` (the stream
     /// goes on), or a mapping. Default: what its manifest says, else `closed` with status 500.
     #[serde(default)]
     pub(crate) failure_policy: Field<Shape<FailureAction, FailureForm>>,
-    /// What it may use. Default: what its manifest says, else 20 ms for a call and 16 MiB for each
-    /// worker.
+    /// What it may use. Default: what its manifest says, else 20 ms for a call, and for each worker 16
+    /// MiB of a Lua plugin, 64 MiB of a Wasm plugin.
     #[serde(default)]
     pub(crate) budgets: Field<BudgetsForm>,
     /// When it fails again and again and is not called for a while: `off` (it is always called), or a
@@ -184,6 +184,44 @@ pub(crate) struct Plugin {
     /// Default: what its manifest says, else 0.
     #[serde(default)]
     pub(crate) priority: Field<i32>,
+    /// How its module is run; for plugins whose runtime is `wasm` only. Default, key by key: what its
+    /// manifest says.
+    #[serde(default)]
+    pub(crate) wasm: Field<WasmForm>,
+}
+
+/// How a Wasm plugin's module is run. The names are those of Envoy's own Wasm filter where it has one.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct WasmForm {
+    /// What the host answers where Envoy's Wasm filter and plugin authors differ: `envoy` (as that filter
+    /// answers), or `relaxed` (request headers can be read in the response phase, and what is refused
+    /// says so). Default: `envoy`.
+    #[serde(default)]
+    pub(crate) results: Field<WasmResults>,
+    /// Whether `StopIteration` from a headers callback lets the body come. Default: `false`, which holds
+    /// body and trailers back, too.
+    #[serde(default)]
+    pub(crate) allow_on_headers_stop_iteration: Field<bool>,
+    /// Environment variables that the guest sees; it sees none of Envoy's. They come on top of the
+    /// manifest's.
+    #[serde(default)]
+    pub(crate) environment: Field<Entries<Field<String>>>,
+    /// Plugins with the same one share their shared data and queues. Default: none.
+    #[serde(default)]
+    pub(crate) vm_id: Field<String>,
+    /// Which of a module's root contexts is asked for; for modules that hold several plugins. Default:
+    /// none.
+    #[serde(default)]
+    pub(crate) root_id: Field<String>,
+    /// What the guest gets in `proxy_on_vm_start`: as JSON, or, when it is a string, the string itself.
+    /// Default: nothing.
+    #[serde(default)]
+    #[schemars(with = "serde_json::Value")]
+    pub(crate) vm_configuration: Field<Node>,
+    /// Whether each call between host and guest is written to Envoy's log. Slow. Default: `false`.
+    #[serde(default)]
+    pub(crate) trace: Field<bool>,
 }
 
 /// A failure policy in its long form.
@@ -266,9 +304,10 @@ pub(crate) struct Use {
     pub(crate) enabled: Field<bool>,
     /// Its configuration. It is merged into that of the wider scopes: mappings key by key, a `null`
     /// removes a key, everything else replaces (JSON Merge Patch, RFC 7396). The result has to satisfy
-    /// the plugin's `config.schema.json`.
+    /// the plugin's `config.schema.json`. For a Wasm plugin it may be a string, which the plugin gets as
+    /// it is; anything else it gets as JSON.
     #[serde(default)]
-    #[schemars(with = "serde_json::Map<String, serde_json::Value>")]
+    #[schemars(with = "Shape<String, serde_json::Map<String, serde_json::Value>>")]
     pub(crate) config: Field<Node>,
 }
 

@@ -51,6 +51,7 @@ fn schema_and_compiler_agree() {
         "full.yaml",
         "tls.yaml",
         "scopes.yaml",
+        "wasm.yaml",
         "more/blog.yaml",
     ] {
         assert_eq!(check("gateways", name), Vec::<String>::new(), "{name}");

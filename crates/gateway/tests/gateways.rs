@@ -61,6 +61,22 @@ fn what_is_watched() {
     );
 }
 
+/// A module is watched without the folder that it was built in, which may hold thousands of files.
+#[test]
+fn of_a_wasm_plugin_its_own_files_are_watched() {
+    let compiled = compile("wasm.yaml", &support::Folder::new("gateways"));
+    assert_eq!(
+        compiled.files,
+        [
+            "plugins/guard/config.schema.json",
+            "plugins/guard/plugin.wasm",
+            "plugins/guard/plugin.yaml",
+            "plugins/stamp",
+            "wasm.yaml",
+        ]
+    );
+}
+
 #[test]
 fn each_configuration_is_tried_once() {
     let folder = support::Folder::new("gateways");
@@ -93,36 +109,38 @@ fn listeners_stay() {
 /// What the module makes of its documents has to be what the explanation says.
 #[test]
 fn documents_say_what_explanations_say() {
-    let plan = gateway("scopes.yaml");
-    for project in &plan.projects {
-        for route in &project.routes {
-            let outrider_gateway::plan::PathMatch::Prefix(path) = &route.matches.path else {
-                panic!("this test wants prefixes");
-            };
-            let explanation = explain(
-                &plan,
-                &Request {
-                    host: project.hosts[0].replace('*', "any"),
-                    path: path.clone(),
-                    method: "GET".to_owned(),
-                    headers: Vec::new(),
-                },
-            );
-            assert_eq!(explanation.route.as_ref(), Some(&route.name));
-            let explained: Vec<(String, Value)> = explanation
-                .chain
-                .iter()
-                .map(|link| (link.plugin.clone(), link.config.clone()))
-                .collect();
-            // Envoy hands over the most specific document.
-            let document = route.filter.as_ref().or(project.filter.as_ref());
-            assert_eq!(
-                explained,
-                in_the_module(&plan, document),
-                "{} {}",
-                project.name,
-                route.name
-            );
+    for file in ["scopes.yaml", "wasm.yaml"] {
+        let plan = gateway(file);
+        for project in &plan.projects {
+            for route in &project.routes {
+                let outrider_gateway::plan::PathMatch::Prefix(path) = &route.matches.path else {
+                    panic!("this test wants prefixes");
+                };
+                let explanation = explain(
+                    &plan,
+                    &Request {
+                        host: project.hosts[0].replace('*', "any"),
+                        path: path.clone(),
+                        method: "GET".to_owned(),
+                        headers: Vec::new(),
+                    },
+                );
+                assert_eq!(explanation.route.as_ref(), Some(&route.name));
+                let explained: Vec<(String, Value)> = explanation
+                    .chain
+                    .iter()
+                    .map(|link| (link.plugin.clone(), link.config.clone()))
+                    .collect();
+                // Envoy hands over the most specific document.
+                let document = route.filter.as_ref().or(project.filter.as_ref());
+                assert_eq!(
+                    explained,
+                    in_the_module(&plan, document),
+                    "{} {}",
+                    project.name,
+                    route.name
+                );
+            }
         }
     }
 }
@@ -177,6 +195,8 @@ fn explanations() {
         ("scopes.yaml", "any", "/open", "GET", vec![]),
         ("scopes.yaml", "PLAIN.example.com", "/", "GET", vec![]),
         ("scopes.yaml", "any", "/nowhere", "GET", vec![]),
+        ("wasm.yaml", "any", "/text", "GET", vec![]),
+        ("wasm.yaml", "any", "/mapping", "GET", vec![]),
         (
             "full.yaml",
             "a.shop.example.com",

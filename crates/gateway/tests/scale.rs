@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use outrider_gateway::envoy::{self, Layout};
 use outrider_gateway::{Loader, PluginPackage, Problem, compile};
-use outrider_plugin_formats::{BodyModes, Group, Manifest, Runtime};
+use outrider_plugin_formats::{BodyModes, Group, Manifest, PluginCode, Runtime};
 use serde_json::{Value, json};
 
 const ROUTES: usize = 10_000;
@@ -40,9 +40,14 @@ impl Loader for Memory {
                 failure_policy: None,
                 budgets: None,
                 circuit: None,
+                build: None,
+                wasm: None,
             },
             digest: format!("sha256:{:064}", 0),
-            files: BTreeMap::from([("main.lua".to_owned(), "-- nothing".to_owned())]),
+            code: PluginCode::Files(BTreeMap::from([(
+                "main.lua".to_owned(),
+                "-- nothing".to_owned(),
+            )])),
             schema: Some(json!({
                 "type": "object",
                 "properties": {"limit": {"type": "integer"}, "key": {"type": "string"}},

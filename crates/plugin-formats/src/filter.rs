@@ -11,6 +11,7 @@ use serde_json::Value;
 use crate::circuit::Circuit;
 use crate::manifest::{BodyModes, Group, Runtime};
 use crate::policy::{Budgets, FailurePolicy};
+use crate::wasm::WasmOptions;
 
 /// The version of both documents. A document of another version is refused.
 pub const FORMAT: u32 = 1;
@@ -29,6 +30,10 @@ pub struct FilterConfig {
     /// there goes to Envoy's log.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub log_folder: Option<String>,
+    /// A folder on Envoy's machine in which the compiled code of Wasm plugins is kept from one start to
+    /// the next. Only Envoy's user may write there: what is in it runs. Absent: it is compiled each time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub compiled_folder: Option<String>,
     /// Whether the time of plugins' calls is measured.
     #[serde(default, skip_serializing_if = "PluginTime::is_off")]
     pub plugin_time: PluginTime,
@@ -70,7 +75,7 @@ pub struct PluginEntry {
     pub digest: String,
     /// Where its code is.
     pub source: PluginSource,
-    /// The file that is run first.
+    /// The file that is run first; of a Wasm plugin, its module, as messages name it.
     pub entry: String,
     /// Where in a chain it stands.
     #[serde(default)]
@@ -87,6 +92,9 @@ pub struct PluginEntry {
     /// What it may use.
     #[serde(default)]
     pub budgets: Budgets,
+    /// How a Wasm plugin is run.
+    #[serde(default, skip_serializing_if = "WasmOptions::is_default")]
+    pub wasm: WasmOptions,
     /// When it is not called for a while.
     #[serde(default, skip_serializing_if = "Circuit::is_default")]
     pub circuit: Circuit,
@@ -103,8 +111,9 @@ pub struct PluginEntry {
 
 /// Where a plugin's code is.
 ///
-/// The digest is SHA-256 over the files in the order of their paths, each as: the path's length in
-/// bytes as a 64-bit little-endian number, the path, the content's length likewise, the content.
+/// The digest of text files is SHA-256 over the files in the order of their paths, each as: the path's
+/// length in bytes as a 64-bit little-endian number, the path, the content's length likewise, the content.
+/// That of a module is SHA-256 over the file, as `sha256sum` prints it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum PluginSource {
@@ -113,6 +122,8 @@ pub enum PluginSource {
     /// A folder on Envoy's machine; the files counted are those that the runtime loads
     /// (`*.lua`, at any depth).
     Folder(String),
+    /// A WebAssembly module on Envoy's machine, by its absolute path.
+    Module(String),
 }
 
 /// A route's, or a virtual host's, configuration: what differs from the gateway's.

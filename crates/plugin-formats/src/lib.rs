@@ -9,12 +9,14 @@ mod manifest;
 mod package;
 mod policy;
 mod problem;
+mod wasm;
 
 pub use circuit::{Circuit, CircuitLimits, CircuitOff};
 pub use filter::{
     FORMAT, FilterConfig, PluginEntry, PluginSource, PluginTime, RouteConfig, RoutePlugin,
 };
 pub use manifest::{BodyMode, BodyModes, Group, Manifest, Runtime};
-pub use package::PluginPackage;
-pub use policy::{Budgets, Cause, FailureAction, FailurePolicy};
+pub use package::{PluginCode, PluginPackage, WasmModule};
+pub use policy::{Budgets, BudgetsForm, Cause, FailureAction, FailurePolicy};
 pub use problem::Problem;
+pub use wasm::{WasmOptions, WasmResults};

@@ -4,7 +4,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::circuit::Circuit;
-use crate::policy::{Budgets, FailurePolicy};
+use crate::policy::{BudgetsForm, FailurePolicy};
+use crate::wasm::WasmOptions;
 
 /// What runs a plugin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -12,6 +13,8 @@ use crate::policy::{Budgets, FailurePolicy};
 pub enum Runtime {
     /// Lua source, run by LuaJIT.
     Lua,
+    /// A WebAssembly module that speaks Proxy-Wasm, run by Wasmtime.
+    Wasm,
 }
 
 /// Phase group: the coarse order of a chain. Requests pass the groups from top to bottom, responses
@@ -98,7 +101,8 @@ pub struct Manifest {
     /// One sentence: what it does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
-    /// The file that is run first, relative to the folder. For `lua`: `main.lua`.
+    /// The file that is run first, relative to the folder. Default for `lua`: `main.lua`; for `wasm`, whose
+    /// module it is: `plugin.wasm`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub entry: Option<String>,
     /// Where in a chain it stands.
@@ -115,9 +119,15 @@ pub struct Manifest {
     pub failure_policy: Option<FailurePolicy>,
     /// What one call, and one VM, may use, unless `outrider.yaml` says otherwise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub budgets: Option<Budgets>,
+    pub budgets: Option<BudgetsForm>,
     /// When the plugin, failing again and again, is not called for a while, unless `outrider.yaml` says
     /// otherwise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub circuit: Option<Circuit>,
+    /// The command that builds the module, told to whoever has not done so. For `wasm` only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub build: Option<String>,
+    /// How the module is run, unless `outrider.yaml` says otherwise. For `wasm` only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wasm: Option<WasmOptions>,
 }

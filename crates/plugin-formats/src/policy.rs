@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::manifest::Runtime;
+
 /// Why a plugin failed on a stream.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
@@ -149,9 +151,44 @@ pub struct Budgets {
 
 impl Default for Budgets {
     fn default() -> Self {
+        Self::of(Runtime::Lua)
+    }
+}
+
+impl Budgets {
+    /// What a plugin of a runtime may use where nobody says anything. A Wasm guest brings its allocator
+    /// and its language's runtime along, and its memory never shrinks.
+    pub fn of(runtime: Runtime) -> Self {
         Self {
             time_ms: 20,
-            memory_mib: 16,
+            memory_mib: match runtime {
+                Runtime::Lua => 16,
+                Runtime::Wasm => 64,
+            },
+        }
+    }
+}
+
+/// What one plugin may use, as far as somebody says.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct BudgetsForm {
+    /// Time of one call of a handler, in milliseconds. Default: 20.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 60000))]
+    pub time_ms: Option<u32>,
+    /// Memory of one VM (one worker's copy of the plugin), in MiB. Default: 16 for `lua`, 64 for `wasm`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 1024))]
+    pub memory_mib: Option<u32>,
+}
+
+impl BudgetsForm {
+    /// `otherwise` with what is said here in its place.
+    pub fn over(self, otherwise: Budgets) -> Budgets {
+        Budgets {
+            time_ms: self.time_ms.unwrap_or(otherwise.time_ms),
+            memory_mib: self.memory_mib.unwrap_or(otherwise.memory_mib),
         }
     }
 }

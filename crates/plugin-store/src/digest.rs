@@ -12,6 +12,17 @@ pub fn digest(files: &BTreeMap<String, String>) -> String {
         hasher.update((text.len() as u64).to_le_bytes());
         hasher.update(text.as_bytes());
     }
+    written(hasher)
+}
+
+/// `sha256:` and 64 hexadecimal digits over a module's file.
+pub fn module_digest(module: &[u8]) -> String {
+    let mut hasher = Sha256::new();
+    hasher.update(module);
+    written(hasher)
+}
+
+fn written(hasher: Sha256) -> String {
     let mut digest = "sha256:".to_owned();
     for byte in hasher.finalize() {
         // Writing to a string cannot fail.

@@ -1,25 +1,29 @@
 //! Reads a plugin's files.
 
 use std::collections::BTreeMap;
-use std::fs::{self, DirEntry, File};
-use std::io::Read as _;
+use std::fs::{self, DirEntry};
 use std::path::{Path, PathBuf};
 
-use outrider_plugin_formats::{PluginPackage, Problem};
+use outrider_plugin_formats::{PluginCode, PluginPackage, Problem, Runtime};
 use outrider_yaml::suggest;
 use serde_json::Value;
 
-use crate::digest::digest;
-use crate::manifest;
+use crate::digest::{digest, module_digest};
+use crate::manifest::{self, Located};
 use crate::problems::{at, of_whole};
+use crate::{module, read};
 
 /// The file in a plugin's folder that says what it is.
 pub const MANIFEST: &str = "plugin.yaml";
 /// The file in a plugin's folder that its configurations have to satisfy.
 pub const SCHEMA: &str = "config.schema.json";
 
+/// What a plugin is, for those who name something else.
+pub(crate) const WHAT_A_PLUGIN_IS: &str =
+    "a plugin is a folder with a plugin.yaml in it, or a file that ends in .lua or .wasm";
+
 const DEFAULT_ENTRY: &str = "main.lua";
-const LARGEST_FILE: u64 = 1024 * 1024;
+const DEFAULT_MODULE: &str = "plugin.wasm";
 const DEEPEST: usize = 16;
 
 pub(crate) fn open(folder: &Path) -> Result<PluginPackage, Vec<Problem>> {
@@ -29,7 +33,7 @@ pub(crate) fn open(folder: &Path) -> Result<PluginPackage, Vec<Problem>> {
         return Err(vec![of_whole(
             folder,
             format!("there is no {MANIFEST} in the folder {}", folder.display()),
-            Some("a plugin is a folder with a plugin.yaml in it, or a file that ends in .lua"),
+            Some(WHAT_A_PLUGIN_IS),
         )]);
     }
     let mut reader = Reader::new(folder)?;
@@ -44,37 +48,19 @@ pub(crate) fn open(folder: &Path) -> Result<PluginPackage, Vec<Problem>> {
                 }
             });
     let schema = reader.schema();
-    reader.code(folder, "", 0);
-
-    if let Some(located) = &located {
-        let entry = located.manifest.entry.as_deref().unwrap_or(DEFAULT_ENTRY);
-        if reader.files.is_empty() && reader.problems.is_empty() {
-            reader.problems.push(of_whole(
-                folder,
-                "there is no Lua file in this folder",
-                Some("put the plugin's code into main.lua"),
-            ));
-        } else if !reader.files.contains_key(entry) && reader.problems.is_empty() {
-            let mend = suggest(entry, reader.files.keys().map(String::as_str))
-                .or_else(|| reader.files.keys().next().map(String::as_str))
-                .map(|near| format!("set `entry: {near}`, or name the file {entry}"));
-            reader.problems.push(located.problem(
-                &["entry"],
-                format!("the plugin's first file, {entry}, is not in its folder"),
-                mend,
-            ));
-        }
-    }
-    match located {
-        Some(located) if reader.problems.is_empty() => {
+    let code = match located.as_ref().map(|located| located.manifest.runtime) {
+        Some(Runtime::Wasm) => reader.module(located.as_ref()),
+        // Without a manifest it may be either; Lua's files show more of what is wrong.
+        Some(Runtime::Lua) | None => reader.files(located.as_ref()),
+    };
+    match (located, code) {
+        (Some(located), Some((entry, digest, code))) if reader.problems.is_empty() => {
             let mut manifest = located.manifest;
-            manifest
-                .entry
-                .get_or_insert_with(|| DEFAULT_ENTRY.to_owned());
+            manifest.entry = Some(entry);
             Ok(PluginPackage {
                 manifest,
-                digest: digest(&reader.files),
-                files: reader.files,
+                digest,
+                code,
                 schema,
                 folder: folder.display().to_string(),
             })
@@ -85,26 +71,37 @@ pub(crate) fn open(folder: &Path) -> Result<PluginPackage, Vec<Problem>> {
 
 pub(crate) fn open_single(file: &Path) -> Result<PluginPackage, Vec<Problem>> {
     let name = file.file_name().and_then(|name| name.to_str());
-    let stem = name.and_then(|name| name.strip_suffix(".lua"));
-    let (Some(name), Some(stem)) = (name, stem) else {
+    let split = name.and_then(|name| Path::new(name).extension()?.to_str());
+    let stem = file.file_stem().and_then(|stem| stem.to_str());
+    let (Some(name), Some(extension @ ("lua" | "wasm")), Some(stem)) = (name, split, stem) else {
         return Err(vec![of_whole(
             file,
             format!("the file {} is not a plugin", file.display()),
-            Some("a plugin is a folder with a plugin.yaml in it, or a file that ends in .lua"),
+            Some(WHAT_A_PLUGIN_IS),
         )]);
     };
     let folder = file.parent().unwrap_or(Path::new(""));
     // The user named this file, so a link may lead anywhere.
-    let text = read_text(file).map_err(|problem| vec![problem])?;
-    let files = BTreeMap::from([(name.to_owned(), text)]);
+    let (runtime, digest, code) = if extension == "wasm" {
+        let module = module::read(file).map_err(|problem| vec![problem])?;
+        let digest = module_digest(&module.bytes);
+        (Runtime::Wasm, digest, PluginCode::Module(module))
+    } else {
+        let text = read::text(file).map_err(|problem| vec![problem])?;
+        let files = BTreeMap::from([(name.to_owned(), text)]);
+        (Runtime::Lua, digest(&files), PluginCode::Files(files))
+    };
     Ok(PluginPackage {
-        manifest: manifest::implied(manifest::name_from(stem), name.to_owned()),
-        digest: digest(&files),
-        files,
+        manifest: manifest::implied(manifest::name_from(stem), runtime, name.to_owned()),
+        digest,
+        code,
         schema: None,
         folder: folder.display().to_string(),
     })
 }
+
+/// What a plugin is made of: its entry, its digest, its code.
+type Parts = (String, String, PluginCode);
 
 /// Collects files and problems.
 struct Reader<'a> {
@@ -125,6 +122,68 @@ impl<'a> Reader<'a> {
             files: BTreeMap::new(),
             problems: Vec::new(),
         })
+    }
+
+    /// The plugin's Lua files, with the entry among them.
+    fn files(&mut self, located: Option<&Located>) -> Option<Parts> {
+        self.code(self.folder, "", 0);
+        let located = located?;
+        let entry = located.manifest.entry.as_deref().unwrap_or(DEFAULT_ENTRY);
+        if self.files.is_empty() && self.problems.is_empty() {
+            self.problems.push(of_whole(
+                self.folder,
+                "there is no Lua file in this folder",
+                Some("put the plugin's code into main.lua"),
+            ));
+        } else if !self.files.contains_key(entry) && self.problems.is_empty() {
+            let mend = suggest(entry, self.files.keys().map(String::as_str))
+                .or_else(|| self.files.keys().next().map(String::as_str))
+                .map(|near| format!("set `entry: {near}`, or name the file {entry}"));
+            self.problems.push(located.problem(
+                &["entry"],
+                format!("the plugin's first file, {entry}, is not in its folder"),
+                mend,
+            ));
+        }
+        let files = std::mem::take(&mut self.files);
+        Some((entry.to_owned(), digest(&files), PluginCode::Files(files)))
+    }
+
+    /// The plugin's module, which is built and may not have been.
+    fn module(&mut self, located: Option<&Located>) -> Option<Parts> {
+        let located = located?;
+        let manifest = &located.manifest;
+        let entry = manifest.entry.as_deref().unwrap_or(DEFAULT_MODULE);
+        let file = self.folder.join(entry);
+        // `exists` follows links, and a link to nowhere is what a build leaves that was cleaned up.
+        if !file.exists() {
+            let mend = match &manifest.build {
+                Some(build) => format!("build it: {build}"),
+                None => {
+                    "build it, as the plugin's README says; `entry:` names another file".to_owned()
+                }
+            };
+            self.problems.push(located.problem(
+                &["entry"],
+                format!("the plugin's module, {entry}, is not in its folder"),
+                mend,
+            ));
+            return None;
+        }
+        if !self.is_inside(&file) {
+            return None;
+        }
+        match module::read(&file) {
+            Ok(module) => Some((
+                entry.to_owned(),
+                module_digest(&module.bytes),
+                PluginCode::Module(module),
+            )),
+            Err(problem) => {
+                self.problems.push(problem);
+                None
+            }
+        }
     }
 
     /// Reads every `*.lua` below `folder`, whose own path in the plugin is `prefix`.
@@ -212,8 +271,18 @@ impl<'a> Reader<'a> {
 
     /// The text of a file that is, links followed, inside the folder.
     fn text(&mut self, file: &Path) -> Option<String> {
+        if !self.is_inside(file) {
+            return None;
+        }
+        read::text(file)
+            .map_err(|problem| self.problems.push(problem))
+            .ok()
+    }
+
+    /// Whether a file is, links followed, inside the folder; tells when it is not.
+    fn is_inside(&mut self, file: &Path) -> bool {
         match fs::canonicalize(file) {
-            Ok(real) if real.starts_with(&self.inside) => {}
+            Ok(real) if real.starts_with(&self.inside) => true,
             Ok(real) => {
                 self.tell(
                     file,
@@ -223,54 +292,17 @@ impl<'a> Reader<'a> {
                     ),
                     "put the file itself into the folder",
                 );
-                return None;
+                false
             }
             Err(error) => {
                 self.problems
                     .push(of_whole(file, format!("cannot be read: {error}"), None));
-                return None;
+                false
             }
         }
-        read_text(file)
-            .map_err(|problem| self.problems.push(problem))
-            .ok()
     }
 
     fn tell(&mut self, file: &Path, message: impl Into<String>, mend: &str) {
         self.problems.push(of_whole(file, message, Some(mend)));
     }
-}
-
-fn read_text(path: &Path) -> Result<String, Problem> {
-    let unreadable =
-        |error: std::io::Error| of_whole(path, format!("cannot be read: {error}"), None);
-    let metadata = fs::metadata(path).map_err(unreadable)?;
-    if !metadata.is_file() {
-        // Opening a named pipe would wait for ever.
-        return Err(of_whole(path, "this is not a regular file", None));
-    }
-    let mut bytes = Vec::new();
-    // The file may grow between the two calls, so the limit is on reading.
-    File::open(path)
-        .and_then(|file| file.take(LARGEST_FILE + 1).read_to_end(&mut bytes))
-        .map_err(unreadable)?;
-    if bytes.len() as u64 > LARGEST_FILE {
-        return Err(of_whole(
-            path,
-            "this file is larger than 1 MiB",
-            Some("split it"),
-        ));
-    }
-    String::from_utf8(bytes).map_err(|error| {
-        let valid = error.utf8_error().valid_up_to();
-        let before = error.as_bytes().get(..valid).unwrap_or_default();
-        let line = before.split(|byte| *byte == b'\n').count();
-        at(
-            path,
-            line,
-            0,
-            "this line is not UTF-8",
-            Some("save the file as UTF-8"),
-        )
-    })
 }

@@ -1,31 +1,34 @@
-//! Where plugins come from: a folder with `plugin.yaml`, or a single Lua file. Reads, checks and
-//! digests them; whether the code is good Lua is the runtime's to say, and whether
-//! `config.schema.json` is a good JSON Schema the compiler's.
+//! Where plugins come from: a folder with `plugin.yaml`, or a single Lua file or WebAssembly module.
+//! Reads, checks and digests them; whether the code is good Lua or a valid module is the runtime's to
+//! say, and whether `config.schema.json` is a good JSON Schema the compiler's.
 //!
-//! The trap: everything here is text that a user is editing right now. Whatever is half-written has to
-//! come out as problems with places.
+//! The trap: everything here is something that a user is editing or building right now. Whatever is
+//! half-written has to come out as problems with places.
 
 mod digest;
 mod folder;
 mod manifest;
+mod module;
 mod problems;
+mod read;
 
 use std::fs;
 use std::path::Path;
 
 use outrider_plugin_formats::{PluginPackage, Problem};
 
-pub use digest::digest;
+pub use digest::{digest, module_digest};
 pub use folder::MANIFEST;
 pub use folder::SCHEMA;
 pub use manifest::is_name;
 
-/// Opens the plugin at `source`: a folder, or a `.lua` file. Problems and the package's folder name
-/// files as `source` does, so a relative path stays one.
+/// Opens the plugin at `source`: a folder, or a `.lua` or `.wasm` file. Problems and the package's folder
+/// name files as `source` does, so a relative path stays one.
 ///
-/// Of a folder these are read: `plugin.yaml`, `config.schema.json` where there is one, and every
-/// `*.lua` at any depth, except below names that begin with a dot (editors and file synchronisers keep
-/// half-written copies there). A single file is a plugin of the file's name, with every default.
+/// Of a folder these are read: `plugin.yaml`, `config.schema.json` where there is one, and the code. Of a
+/// Lua plugin that is every `*.lua` at any depth, except below names that begin with a dot (editors and
+/// file synchronisers keep half-written copies there); of a Wasm plugin, the one module that the manifest
+/// names. A single file is a plugin of the file's name, with every default.
 ///
 /// # Errors
 /// Everything that is wrong with it.
@@ -39,7 +42,7 @@ pub fn open(source: &Path) -> Result<PluginPackage, Vec<Problem>> {
                 }
                 _ => format!("cannot be read: {error}"),
             },
-            Some("a plugin is a folder with a plugin.yaml in it, or a file that ends in .lua"),
+            Some(folder::WHAT_A_PLUGIN_IS),
         )]
     })?;
     if metadata.is_dir() {

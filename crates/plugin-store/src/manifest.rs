@@ -3,7 +3,7 @@
 use std::ops::RangeInclusive;
 use std::path::Path;
 
-use outrider_plugin_formats::{Circuit, Manifest, Problem, Runtime};
+use outrider_plugin_formats::{Circuit, Manifest, Problem, Runtime, WasmOptions};
 use outrider_yaml::{Document, PathSegment};
 
 const NAME_MEND: &str = "use lower-case letters, digits and hyphens, beginning with a letter";
@@ -36,6 +36,9 @@ impl Located {
             failure_policy,
             budgets,
             circuit,
+            runtime,
+            build,
+            wasm,
             ..
         } = &self.manifest;
         if !is_name(name) {
@@ -73,8 +76,14 @@ impl Located {
             );
         }
         if let Some(budgets) = budgets {
-            range(&["budgets", "time_ms"], budgets.time_ms, 1..=60_000);
-            range(&["budgets", "memory_mib"], budgets.memory_mib, 1..=1024);
+            for (key, value, most) in [
+                ("time_ms", budgets.time_ms, 60_000),
+                ("memory_mib", budgets.memory_mib, 1024),
+            ] {
+                if let Some(value) = value {
+                    range(&["budgets", key], value, 1..=most);
+                }
+            }
         }
         if let Some(limits) = circuit.and_then(Circuit::limits) {
             let pauses = 1..=3_600_000;
@@ -86,7 +95,36 @@ impl Located {
                 pauses,
             );
         }
+        if *runtime != Runtime::Wasm {
+            for (key, is_there) in [("build", build.is_some()), ("wasm", wasm.is_some())] {
+                if is_there {
+                    problems.push(self.problem(
+                        &[key],
+                        format!("`{key}` is for plugins whose runtime is `wasm`"),
+                        "remove it, or set `runtime: wasm`".to_owned(),
+                    ));
+                }
+            }
+        }
+        problems.extend(wasm.iter().flat_map(|wasm| self.environment_problems(wasm)));
         problems
+    }
+
+    /// What an environment cannot hold: its variables reach the guest as `NAME=value`, ended by a zero.
+    fn environment_problems(&self, wasm: &WasmOptions) -> Vec<Problem> {
+        let is_wrong =
+            |(name, value): &(&String, &String)| !is_variable(name) || value.contains('\0');
+        wasm.environment
+            .iter()
+            .filter(is_wrong)
+            .map(|(name, _)| {
+                self.problem(
+                    &["wasm", "environment", name],
+                    format!("`{name}` cannot be an environment variable"),
+                    "use a name without `=`, and no zero bytes".to_owned(),
+                )
+            })
+            .collect()
     }
 }
 
@@ -104,10 +142,10 @@ pub(crate) fn read(file: &Path, text: &str) -> Result<Located, Vec<Problem>> {
 }
 
 /// The manifest that a single file has.
-pub(crate) fn implied(name: String, entry: String) -> Manifest {
+pub(crate) fn implied(name: String, runtime: Runtime, entry: String) -> Manifest {
     Manifest {
         name,
-        runtime: Runtime::Lua,
+        runtime,
         version: None,
         description: None,
         entry: Some(entry),
@@ -117,7 +155,14 @@ pub(crate) fn implied(name: String, entry: String) -> Manifest {
         failure_policy: None,
         budgets: None,
         circuit: None,
+        build: None,
+        wasm: None,
     }
+}
+
+/// Whether `name` can be an environment variable's.
+fn is_variable(name: &str) -> bool {
+    !name.is_empty() && !name.contains(['=', '\0'])
 }
 
 /// Whether `name` can be a plugin's: lower-case letters, digits and hyphens, beginning with a letter.

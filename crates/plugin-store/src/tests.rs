@@ -1,12 +1,13 @@
+use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
-use outrider_plugin_formats::{BodyMode, Group, Runtime};
+use outrider_plugin_formats::{BodyMode, Group, PluginCode, Runtime, WasmResults};
 
 use super::*;
 
-fn plugin(files: &[(&str, &str)]) -> tempfile::TempDir {
+fn plugin<C: AsRef<[u8]>>(files: &[(&str, C)]) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     for (path, content) in files {
         let path = folder.path().join(path);
@@ -14,6 +15,13 @@ fn plugin(files: &[(&str, &str)]) -> tempfile::TempDir {
         fs::write(path, content).unwrap();
     }
     folder
+}
+
+fn files(package: &PluginPackage) -> &BTreeMap<String, String> {
+    match &package.code {
+        PluginCode::Files(files) => files,
+        PluginCode::Module(module) => panic!("{module:?}"),
+    }
 }
 
 /// The problems, one a line, with the plugin's folder as `PLUGIN`.
@@ -68,14 +76,14 @@ fn a_folder() {
     symlink("lib/a.lua", folder.path().join("linked.lua")).unwrap();
     let package = open(folder.path()).unwrap();
     assert_eq!(
-        package.files.keys().collect::<Vec<_>>(),
+        files(&package).keys().collect::<Vec<_>>(),
         ["lib/a.lua", "linked.lua", "main.lua"]
     );
     assert_eq!(package.manifest.group, Group::Authn);
     assert_eq!(package.manifest.body.response(), BodyMode::Stream);
     assert_eq!(package.manifest.entry.as_deref(), Some("main.lua"));
+    assert_eq!(package.digest, digest(files(&package)));
     assert_eq!(package.schema.unwrap()["type"], "object");
-    assert_eq!(package.digest, digest(&package.files));
     assert_eq!(Path::new(&package.folder), folder.path());
 }
 
@@ -86,8 +94,106 @@ fn a_single_file() {
     assert_eq!(package.manifest.name, "add-header");
     assert_eq!(package.manifest.runtime, Runtime::Lua);
     assert_eq!(package.manifest.entry.as_deref(), Some("Add_Header.lua"));
-    assert_eq!(package.files.len(), 1);
+    assert_eq!(files(&package).len(), 1);
     assert_eq!(Path::new(&package.folder), folder.path());
+}
+
+/// The smallest module there is.
+const MODULE: &[u8] = b"\0asm\x01\0\0\0";
+/// What `sha256sum` prints of it.
+const MODULE_DIGEST: &str =
+    "sha256:93a44bbb96c751218e4c00d479e4c14358122a389acca16205b1e4d0dc5f9476";
+
+#[test]
+fn a_folder_with_a_module() {
+    let manifest = "name: guard\nruntime: wasm\nbudgets: {time_ms: 5}\nwasm:\n  results: relaxed\n  \
+                    environment: {MODE: strict}\n  vm_configuration: {deep: [1]}\n";
+    let folder = plugin(&[
+        (MANIFEST, manifest.as_bytes()),
+        (SCHEMA, br#"{"type": "object"}"#),
+        ("plugin.wasm", MODULE),
+        // None of the plugin's: what its build needs, and what that leaves behind.
+        ("build/tool.lua", b"\xff"),
+        ("other.wasm", b"text"),
+    ]);
+    let package = open(folder.path()).unwrap();
+    assert_eq!(package.manifest.runtime, Runtime::Wasm);
+    assert_eq!(package.manifest.entry.as_deref(), Some("plugin.wasm"));
+    let budgets = package.manifest.budgets.unwrap();
+    let budgets = budgets.over(outrider_plugin_formats::Budgets::of(Runtime::Wasm));
+    assert_eq!((budgets.time_ms, budgets.memory_mib), (5, 64));
+    let wasm = package.manifest.wasm.unwrap();
+    assert_eq!(wasm.results, WasmResults::Relaxed);
+    assert_eq!(wasm.environment["MODE"], "strict");
+    assert_eq!(wasm.vm_configuration_bytes(), br#"{"deep":[1]}"#);
+    assert_eq!(package.schema.unwrap()["type"], "object");
+    assert_eq!(package.digest, MODULE_DIGEST);
+    let PluginCode::Module(module) = package.code else {
+        panic!("not a module");
+    };
+    assert_eq!(&*module.bytes, MODULE);
+    assert_eq!(Path::new(&module.file), folder.path().join("plugin.wasm"));
+}
+
+#[test]
+fn a_single_module() {
+    let folder = plugin(&[("Add_Header.wasm", MODULE)]);
+    let package = open(&folder.path().join("Add_Header.wasm")).unwrap();
+    assert_eq!(package.manifest.name, "add-header");
+    assert_eq!(package.manifest.runtime, Runtime::Wasm);
+    assert_eq!(package.manifest.entry.as_deref(), Some("Add_Header.wasm"));
+    assert_eq!(package.digest, MODULE_DIGEST);
+}
+
+#[test]
+fn modules_that_cannot_be_used() {
+    let of = |manifest: &str, module: Option<&[u8]>| {
+        let manifest = format!("name: guard\nruntime: wasm\n{manifest}");
+        let mut files: Vec<(&str, &[u8])> = vec![(MANIFEST, manifest.as_bytes())];
+        files.extend(module.map(|module| ("plugin.wasm", module)));
+        let folder = plugin(&files);
+        told(folder.path(), folder.path())
+    };
+    let mut all = vec![
+        of("", None),
+        of("build: make plugins-rust", None),
+        of("entry: out/guard.wasm\nbuild: cargo build", None),
+        of("entry: ../guard.wasm", None),
+        of(
+            "wasm: {environment: {\"A=B\": x}, result: relaxed}",
+            Some(MODULE),
+        ),
+        of("wasm: {environment: {\"A=B\": x}}", Some(MODULE)),
+        problems(&[
+            (
+                MANIFEST,
+                "name: a\nruntime: lua\nbuild: make\nwasm: {trace: true}\n",
+            ),
+            ("main.lua", "return {}"),
+        ]),
+    ];
+    let kinds: [&[u8]; 9] = [
+        b"",
+        b"\0as",
+        b"\0asm\x01\0",
+        b"\0asm\x01\0\0\0\x01\x05\x60",
+        b"\0asm\x0d\0\x01\0",
+        b"\0asm\x02\0\0\0",
+        b" (module)",
+        b"\x1f\x8b\x08\0",
+        b"#!/bin/sh",
+    ];
+    all.extend(kinds.map(|module| of("", Some(module))));
+    let folder = plugin(&[(MANIFEST, "name: guard\nruntime: wasm\n")]);
+    let outside = plugin(&[("built.wasm", MODULE)]);
+    symlink(
+        outside.path().join("built.wasm"),
+        folder.path().join("plugin.wasm"),
+    )
+    .unwrap();
+    let leaves = told(folder.path(), folder.path());
+    all.push(leaves.replace(&outside.path().display().to_string(), "OUTSIDE"));
+    insta::assert_snapshot!(all.join("\n"));
 }
 
 #[test]

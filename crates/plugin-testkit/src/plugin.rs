@@ -56,13 +56,16 @@ impl LoadedPlugin {
     /// loaded once, so that what is wrong with its code is told here.
     pub fn from_package(package: &formats::PluginPackage) -> Result<Self, LoadError> {
         let manifest = &package.manifest;
-        let load: Load = match manifest.runtime {
-            formats::Runtime::Lua => {
-                let budgets = manifest.budgets.unwrap_or_default();
+        let budgets = manifest
+            .budgets
+            .unwrap_or_default()
+            .over(formats::Budgets::of(manifest.runtime));
+        let load: Load = match &package.code {
+            formats::PluginCode::Files(files) => {
                 let source = LuaSource {
                     plugin: manifest.name.clone(),
                     folder: manifest.name.clone(),
-                    files: package.files.clone(),
+                    files: files.clone(),
                     entry: manifest.entry.clone().unwrap_or_else(|| ENTRY.to_owned()),
                     request_body: body_mode(manifest.body.request()),
                     response_body: body_mode(manifest.body.response()),
@@ -71,6 +74,12 @@ impl LoadedPlugin {
                     log_folder: None,
                 };
                 Box::new(move |metrics| outrider_lua_runtime::load(source.clone(), 1, metrics))
+            }
+            formats::PluginCode::Module(_) => {
+                return Err(LoadError {
+                    plugin: manifest.name.clone(),
+                    message: "this version of Outrider does not run Wasm plugins yet".to_owned(),
+                });
             }
         };
         load(&mut MetricTable::new())?;
@@ -261,7 +270,7 @@ mod tests {
         let package = formats::PluginPackage {
             manifest: serde_json::from_value(json!({"name": "hello", "runtime": "lua"})).unwrap(),
             digest: String::new(),
-            files: std::collections::BTreeMap::new(),
+            code: formats::PluginCode::Files(std::collections::BTreeMap::new()),
             schema: None,
             folder: "some/where".to_owned(),
         };

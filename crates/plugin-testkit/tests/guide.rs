@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
-use outrider_plugin_formats::{Budgets, FailurePolicy};
+use outrider_plugin_formats::{BudgetsForm, FailurePolicy};
 use outrider_plugin_testkit::{CaseKind, LoadedPlugin, MetricTable, load_cases, run_case};
 use outrider_yaml::Document;
 use serde_json::{Value, json};
@@ -174,7 +174,7 @@ fn every_use_in_the_guide_is_accepted() {
                 serde_json::from_value::<FailurePolicy>(policy.clone()).unwrap();
             }
             if let Some(budgets) = plugin.get("budgets") {
-                serde_json::from_value::<Budgets>(budgets.clone()).unwrap();
+                serde_json::from_value::<BudgetsForm>(budgets.clone()).unwrap();
             }
         }
         let mut found = Vec::new();

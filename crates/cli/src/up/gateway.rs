@@ -3,17 +3,20 @@
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context as _, bail};
 use outrider_envoy_process::{Drained, Envoy, Error, Options, Search, StandardOutput};
+use outrider_gateway::Compiled;
 use outrider_gateway::envoy::{self, Files};
 use outrider_gateway::plan::Plan;
 use outrider_plugin_formats::Problem;
 use serde_json::Value;
 
 use crate::commands::up::Arguments;
+use crate::compiled;
 use crate::exit::Exit;
 use crate::loader::compile_file;
 use crate::output::{self, BAD, BOLD, DIM, GOOD, Styled, WARN};
@@ -36,7 +39,7 @@ const END_WITHIN: Duration = Duration::from_secs(3);
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
     let begin = Instant::now();
     let since = SystemTime::now();
-    let compiled = compile_file(&arguments.file);
+    let compiled = compile(&arguments.file);
     let Some(plan) = compiled.plan else {
         output::problems(&compiled.problems);
         return Ok(Exit::Problems);
@@ -100,7 +103,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
     while !stop.stop() {
         ended(envoy.check_running())?;
         if gateway.watch.changed() {
-            gateway.follow(&envoy)?;
+            gateway.follow(&mut envoy, &stop)?;
         }
         thread::sleep(LOOK);
     }
@@ -125,10 +128,12 @@ struct Gateway {
 
 impl Gateway {
     /// Brings Envoy in step with the file, or says why not.
-    fn follow(&mut self, envoy: &Envoy) -> anyhow::Result<()> {
+    fn follow(&mut self, envoy: &mut Envoy, stop: &StopRequests) -> anyhow::Result<()> {
         let begin = Instant::now();
         let since = SystemTime::now();
-        let compiled = compile_file(&self.file);
+        let Some(compiled) = self.compile_unless(envoy, stop)? else {
+            return Ok(());
+        };
         self.watch.set(paths(&compiled.files), since);
         let Some(plan) = compiled.plan else {
             // Editors save more than once.
@@ -195,6 +200,41 @@ impl Gateway {
         }
         Ok(())
     }
+
+    /// Compiles the file; none: the command was asked to stop meanwhile. That a large Wasm module is
+    /// compiled keeps nobody from stopping, nor from hearing of an Envoy that has ended.
+    fn compile_unless(
+        &self,
+        envoy: &mut Envoy,
+        stop: &StopRequests,
+    ) -> anyhow::Result<Option<Compiled>> {
+        let (sender, receiver) = channel();
+        let file = self.file.clone();
+        thread::Builder::new()
+            .name("compile".to_owned())
+            // Nobody listens any more where the command has been asked to stop.
+            .spawn(move || drop(sender.send(compile(&file))))
+            .context("no thread can be started")?;
+        loop {
+            match receiver.recv_timeout(LOOK) {
+                Ok(compiled) => return Ok(Some(compiled)),
+                Err(RecvTimeoutError::Timeout) if stop.stop() => return Ok(None),
+                Err(RecvTimeoutError::Timeout) => ended(envoy.check_running())?,
+                Err(RecvTimeoutError::Disconnected) => bail!("the file's compilation broke off"),
+            }
+        }
+    }
+}
+
+/// The file's plan, with what this machine adds to it.
+fn compile(file: &Path) -> Compiled {
+    let mut compiled = compile_file(file);
+    if let Some(plan) = &mut compiled.plan {
+        // The document holds text; a folder of another name is gone without.
+        let folder = compiled::folder().and_then(|folder| Some(folder.to_str()?.to_owned()));
+        plan.filter.compiled_folder = folder;
+    }
+    compiled
 }
 
 /// How waiting for Envoy ended.

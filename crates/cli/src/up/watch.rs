@@ -18,6 +18,9 @@ const SETTLED: Duration = Duration::from_millis(50);
 const PATIENCE: Duration = Duration::from_millis(300);
 const STEP: Duration = Duration::from_millis(10);
 
+/// Marks a folder as a cache, as the Cache Directory Tagging Specification says.
+const CACHE: &str = "CACHEDIR.TAG";
+
 /// Below this depth a plugin's folder is refused anyway.
 const DEEPEST: usize = 16;
 
@@ -85,6 +88,10 @@ impl Watch {
 }
 
 fn add_folder(folder: &Path, deeper: usize, stamps: &mut BTreeMap<PathBuf, Stamp>) {
+    // A cache, such as cargo's folder of what it built, decides nothing and may hold thousands of files.
+    if folder.join(CACHE).is_file() {
+        return;
+    }
     let entries = fs::read_dir(folder).into_iter().flatten();
     for entry in entries.filter_map(Result::ok) {
         // The plugin store passes over the same names.
@@ -169,6 +176,11 @@ mod tests {
         // The folder's own time changed; a needless look is harmless.
         watch.changed();
         fs::write(inner.join(".b.lua.swp"), "more").unwrap();
+        assert!(!watch.changed());
+
+        fs::write(inner.join("CACHEDIR.TAG"), "").unwrap();
+        watch.changed();
+        fs::write(inner.join("a.lua"), "eleven").unwrap();
         assert!(!watch.changed());
     }
 

@@ -80,6 +80,7 @@ fn plugin(plugin: &Plugin) -> String {
         .map_or_else(|| "none given".to_owned(), plain);
     let runtime = match plugin.runtime {
         Runtime::Lua => "lua",
+        Runtime::Wasm => "wasm",
     };
     line(
         "version",

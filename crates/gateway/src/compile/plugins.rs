@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use outrider_plugin_formats::{
-    Budgets, Cause, Circuit, CircuitLimits, CircuitOff, FailureAction, FailurePolicy, PluginEntry,
-    PluginSource,
+    Budgets, Cause, Circuit, CircuitLimits, CircuitOff, FailureAction, FailurePolicy, PluginCode,
+    PluginEntry, PluginSource, Runtime, WasmOptions,
 };
-use outrider_yaml::{Field, Located, Location, Shape};
+use outrider_yaml::{Field, Located, Location, Node, Shape};
 
 use super::files::Source;
 use super::schema_check::Checker;
@@ -97,9 +97,26 @@ fn one(
             return None;
         }
     };
-    if package.folder != path {
-        context.files.push(package.folder.clone());
-    }
+    let code = match package.code {
+        PluginCode::Files(files) => {
+            if package.folder != path {
+                context.files.push(package.folder.clone());
+            }
+            PluginSource::Inline(files)
+        }
+        PluginCode::Module(module) => {
+            // The folder may hold a whole build, which decides nothing.
+            context.files.retain(|file| *file != path);
+            if package.folder == path {
+                let inside = ["plugin.yaml", "config.schema.json"];
+                let inside = inside.map(|name| format!("{path}/{name}"));
+                context.files.extend(inside);
+            }
+            let absolute = context.loader.absolute(&module.file);
+            context.files.push(module.file);
+            PluginSource::Module(absolute)
+        }
+    };
     let checker = match package.schema.as_ref().map(Checker::new) {
         None => None,
         Some(Ok(checker)) => Some(checker),
@@ -114,13 +131,16 @@ fn one(
         }
     };
     let manifest = package.manifest;
+    let wasm = wasm(context, origin, &what, manifest.runtime, &plugin.wasm)
+        .over(manifest.wasm.unwrap_or_default());
+    let built_in = Budgets::of(manifest.runtime);
     Some(Loaded {
         entry: PluginEntry {
             name: name.value.clone(),
             runtime: manifest.runtime,
             version: manifest.version,
             digest: package.digest,
-            source: PluginSource::Inline(package.files),
+            source: code,
             entry: manifest.entry.unwrap_or_else(|| "main.lua".to_owned()),
             group: plugin.group.value().copied().unwrap_or(manifest.group),
             priority: plugin
@@ -132,7 +152,11 @@ fn one(
             failure_policy: failure_policy(&plugin.failure_policy)
                 .or(manifest.failure_policy)
                 .unwrap_or_default(),
-            budgets: budgets(plugin.budgets.value(), manifest.budgets.unwrap_or_default()),
+            budgets: budgets(
+                plugin.budgets.value(),
+                manifest.budgets.unwrap_or_default().over(built_in),
+            ),
+            wasm,
             circuit: circuit(&plugin.circuit, manifest.circuit.unwrap_or_default()),
             schema: package.schema,
             enabled: false,
@@ -193,6 +217,80 @@ fn circuit(field: &Field<Shape<CircuitOff, model::CircuitForm>>, otherwise: Circ
         pause_ms: written(&form.pause_ms, otherwise.pause_ms),
         longest_pause_ms: written(&form.longest_pause_ms, otherwise.longest_pause_ms),
     })
+}
+
+/// What a plugin's `wasm` says.
+#[derive(Debug, Default)]
+struct WasmWritten<'f>(Option<&'f model::WasmForm>);
+
+/// Reads a plugin's `wasm`, and tells what of it cannot be.
+fn wasm<'f>(
+    context: &mut Context<'_>,
+    origin: &Origin,
+    what: &str,
+    runtime: Runtime,
+    field: &'f Field<model::WasmForm>,
+) -> WasmWritten<'f> {
+    let Some(form) = field.get() else {
+        return WasmWritten::default();
+    };
+    if runtime != Runtime::Wasm {
+        context.problem(
+            origin,
+            form.location,
+            format!("{what} has `wasm`, and its runtime is another"),
+            "remove it",
+        );
+    }
+    for (name, value) in form
+        .value
+        .environment
+        .value()
+        .into_iter()
+        .flat_map(|all| &all.0)
+    {
+        let value = value.value().map_or("", String::as_str);
+        if name.value.is_empty() || name.value.contains(['=', '\0']) || value.contains('\0') {
+            context.problem(
+                origin,
+                name.location,
+                format!("`{}` cannot be an environment variable", name.value),
+                "use a name without `=`, and no zero bytes",
+            );
+        }
+    }
+    WasmWritten(Some(&form.value))
+}
+
+impl WasmWritten<'_> {
+    /// `otherwise` with what is written in its place.
+    fn over(self, otherwise: WasmOptions) -> WasmOptions {
+        let Some(form) = self.0 else {
+            return otherwise;
+        };
+        let written = |field: &Field<bool>, otherwise| field.value().copied().unwrap_or(otherwise);
+        let text = |field: &Field<String>, otherwise| field.value().cloned().unwrap_or(otherwise);
+        let mut environment = otherwise.environment;
+        let entries = form.environment.value().into_iter().flat_map(|all| &all.0);
+        environment.extend(
+            entries.filter_map(|(name, value)| Some((name.value.clone(), value.value()?.clone()))),
+        );
+        WasmOptions {
+            results: form.results.value().copied().unwrap_or(otherwise.results),
+            allow_on_headers_stop_iteration: written(
+                &form.allow_on_headers_stop_iteration,
+                otherwise.allow_on_headers_stop_iteration,
+            ),
+            environment,
+            vm_id: text(&form.vm_id, otherwise.vm_id),
+            root_id: text(&form.root_id, otherwise.root_id),
+            vm_configuration: match form.vm_configuration.value() {
+                Some(written) => Some(Node::to_json(written)),
+                None => otherwise.vm_configuration,
+            },
+            trace: written(&form.trace, otherwise.trace),
+        }
+    }
 }
 
 fn budgets(form: Option<&model::BudgetsForm>, otherwise: Budgets) -> Budgets {

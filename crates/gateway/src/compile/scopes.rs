@@ -6,7 +6,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use outrider_plugin_formats::{FORMAT, FilterConfig, PluginEntry, RouteConfig, RoutePlugin};
+use outrider_plugin_formats::{
+    FORMAT, FilterConfig, PluginEntry, RouteConfig, RoutePlugin, Runtime,
+};
 use outrider_yaml::{Field, Located, Location, Node, PathSegment, Shape, Value as Tree};
 use serde_json::Value;
 
@@ -82,7 +84,8 @@ fn read_use(
                 "a plugin that is turned off here has a configuration here",
                 "remove `config`, or `enabled: false`",
             );
-        } else if matches!(value.value, Tree::Mapping(_)) {
+        } else if matches!(value.value, Tree::Mapping(_) | Tree::String(_)) {
+            // Whether the plugin takes a string is known when the plugin is.
             config = Some(value.clone());
         } else {
             context.problem(
@@ -156,7 +159,7 @@ impl Scopes<'_, '_> {
     fn gateway(&mut self, uses: &[Use]) -> BTreeMap<String, State> {
         let mut states = BTreeMap::new();
         for item in uses {
-            let config = merge(&Value::Null, &patch(item));
+            let config = applied(None, item);
             if self.enter(item, None) {
                 self.check(item, &[item], &config);
             }
@@ -184,7 +187,7 @@ impl Scopes<'_, '_> {
             let wider = gateway.get(&item.plugin);
             let change = Change {
                 switch: item.switch,
-                patch: item.config.as_ref().map(Node::to_json),
+                patch: patch(item),
             };
             let state = self.narrow(item, wider, &[find(above, item), Some(item)]);
             changes.insert(item.plugin.clone(), change);
@@ -206,7 +209,7 @@ impl Scopes<'_, '_> {
                 let first = changes
                     .get(&item.plugin)
                     .and_then(|change| change.patch.clone());
-                let second = item.config.as_ref().map(Node::to_json);
+                let second = patch(item);
                 let patch = match (first, second) {
                     (Some(first), Some(second)) => Some(compose(base, &first, &second)),
                     (first, second) => first.or(second),
@@ -257,8 +260,7 @@ impl Scopes<'_, '_> {
     /// A plugin at a project or a route; `trail` is its items from the gateway down to this one.
     fn narrow(&mut self, item: &Use, wider: Option<&State>, trail: &[Option<&Use>]) -> State {
         let on = self.enter(item, wider);
-        let before = wider.map_or(&Value::Null, |state| &state.config);
-        let config = merge(before, &patch(item));
+        let config = applied(wider, item);
         if on {
             let trail: Vec<&Use> = trail.iter().copied().flatten().collect();
             self.check(item, &trail, &config);
@@ -316,6 +318,24 @@ impl Scopes<'_, '_> {
         else {
             return;
         };
+        let own = item.config.as_ref();
+        if loaded.entry.runtime == Runtime::Lua
+            && let Some(text) = own.filter(|node| !matches!(node.value, Tree::Mapping(_)))
+        {
+            self.context.problem(
+                &Origin {
+                    file: item.file.clone(),
+                },
+                text.location,
+                format!(
+                    "expected a mapping, found {}: the plugin `{}` is written in Lua",
+                    text.describe(),
+                    item.plugin
+                ),
+                "write `config: {key: value}`, or remove the key",
+            );
+            return;
+        }
         let violations = loaded
             .checker
             .as_ref()
@@ -376,6 +396,8 @@ impl Scopes<'_, '_> {
             format: FORMAT,
             body_limit: Some(gateway.body_limit),
             log_folder: gateway.plugin_logs.clone(),
+            // What of the machine Envoy may keep is for whoever runs it to say.
+            compiled_folder: None,
             plugin_time: gateway.plugin_time,
             plugins,
         }
@@ -386,15 +408,29 @@ fn find<'u>(uses: &'u [Use], item: &Use) -> Option<&'u Use> {
     uses.iter().find(|other| other.plugin == item.plugin)
 }
 
-/// An item's configuration as a patch.
-fn patch(item: &Use) -> Value {
-    item.config
-        .as_ref()
-        .map_or_else(|| Value::Object(serde_json::Map::new()), Node::to_json)
+/// The configuration that is in force at an item.
+fn applied(wider: Option<&State>, item: &Use) -> Value {
+    let before = wider.map_or_else(
+        || Value::Object(serde_json::Map::new()),
+        |state| state.config.clone(),
+    );
+    match patch(item) {
+        Some(patch) => merge(&before, &patch),
+        None => before,
+    }
 }
 
+/// An item's configuration as a patch, where it says anything.
+fn patch(item: &Use) -> Option<Value> {
+    let patch = item.config.as_ref().map(Node::to_json);
+    patch.filter(|patch| !is_empty(patch))
+}
+
+/// Whether a configuration, or a patch, says nothing. Over a string, an empty mapping is that, too.
 fn is_empty(config: &Value) -> bool {
-    config.as_object().is_none_or(serde_json::Map::is_empty)
+    config
+        .as_object()
+        .map_or(config.is_null(), serde_json::Map::is_empty)
 }
 
 /// What a document says of plugins that differ from the gateway's scope, by name.

@@ -30,9 +30,10 @@ impl fmt::Display for Explanation {
         for (index, link) in self.chain.iter().enumerate() {
             let by = &link.used_by;
             let group = format!("{:?}", link.group).to_lowercase();
+            let runtime = format!("{:?}", link.runtime).to_lowercase();
             writeln!(
                 f,
-                "  {}. {} ({group}, priority {}) used by {}, {}:{}",
+                "  {}. {} ({runtime}, {group}, priority {}) used by {}, {}:{}",
                 index + 1,
                 link.plugin,
                 link.priority,
@@ -50,7 +51,11 @@ impl fmt::Display for Explanation {
                 .unwrap_or_default()
                 .min(60);
             for setting in &link.settings {
-                let left = format!("{}: {}", setting.key, setting.value);
+                let left = if setting.key.is_empty() {
+                    setting.value.to_string()
+                } else {
+                    format!("{}: {}", setting.key, setting.value)
+                };
                 let by = &setting.set_by;
                 writeln!(
                     f,

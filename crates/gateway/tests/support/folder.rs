@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use outrider_gateway::{Loader, PluginPackage, Problem};
-use outrider_plugin_formats::PluginEntry;
+use outrider_plugin_formats::{Manifest, PluginCode, PluginEntry, Runtime, WasmModule};
 use outrider_yaml::Document;
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
@@ -87,17 +87,36 @@ impl Loader for Folder {
                 mend: None,
             }]
         })?;
-        let manifest = Document::parse(&manifest_file, &text)?.read()?;
+        let mut manifest: Manifest = Document::parse(&manifest_file, &text)?.read()?;
         let schema = self
             .text(&format!("{source}/config.schema.json"))
             .ok()
             .map(|text| serde_json::from_str(&text).unwrap());
-        let code = self.text(&format!("{source}/main.lua")).unwrap();
-        let files = BTreeMap::from([("main.lua".to_owned(), code)]);
+        let (digest, code) = match manifest.runtime {
+            Runtime::Lua => {
+                let code = self.text(&format!("{source}/main.lua")).unwrap();
+                let files = BTreeMap::from([("main.lua".to_owned(), code)]);
+                (digest(&files), PluginCode::Files(files))
+            }
+            // Built files are not kept; the compiler does not look into one.
+            Runtime::Wasm => (
+                format!("sha256:{:064}", 0),
+                PluginCode::Module(WasmModule {
+                    file: format!("{source}/plugin.wasm"),
+                    bytes: [].into(),
+                }),
+            ),
+        };
+        manifest
+            .entry
+            .get_or_insert_with(|| match manifest.runtime {
+                Runtime::Lua => "main.lua".to_owned(),
+                Runtime::Wasm => "plugin.wasm".to_owned(),
+            });
         Ok(PluginPackage {
             manifest,
-            digest: digest(&files),
-            files,
+            digest,
+            code,
             schema,
             folder: source.to_owned(),
         })

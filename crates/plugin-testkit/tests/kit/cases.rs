@@ -10,7 +10,7 @@ use outrider_plugin_api::{
     Call, ConfiguredPlugin, Decision, HeaderMap, Interest, LoadError, Metrics, Plugin,
     PluginStatus, Reply, ScopedConfig, Slot, Stream,
 };
-use outrider_plugin_formats::PluginPackage;
+use outrider_plugin_formats::{PluginCode, PluginPackage};
 use outrider_plugin_testkit::{
     Arrival, Case, LoadedPlugin, load_cases, read_cases, run_case, run_cases,
 };
@@ -241,7 +241,7 @@ fn a_difference_of_one_way_names_it() {
     let plugin = LoadedPlugin::from_package(&PluginPackage {
         manifest: serde_json::from_value(manifest).unwrap(),
         digest: String::new(),
-        files: [("main.lua".to_owned(), code.to_owned())].into(),
+        code: PluginCode::Files([("main.lua".to_owned(), code.to_owned())].into()),
         schema: None,
         folder: "marking".to_owned(),
     })

@@ -164,7 +164,7 @@ fn a_manifest_is_read() {
         .read()
         .unwrap();
     assert_eq!(manifest.priority, -3);
-    assert_eq!(manifest.budgets.unwrap().time_ms, 5);
+    assert_eq!(manifest.budgets.unwrap().time_ms, Some(5));
     assert_eq!(
         manifest.body.request(),
         outrider_plugin_formats::BodyMode::Stream
