@@ -2,7 +2,7 @@
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test soak bench build release lint fmt docs clean tools test-tools bench-tools envoy envoy-release \
-        plugins plugins-rust plugins-go plugins-assemblyscript plugins-cpp
+        test-plugins plugins plugins-rust plugins-go plugins-assemblyscript plugins-cpp
 
 CARGO ?= cargo
 TARGET := $(or $(CARGO_TARGET_DIR),target)
@@ -28,7 +28,15 @@ test: test-tools build plugins-rust envoy ## Format check, lints, and every test
 	    --manifest-path plugins/rust/Cargo.toml -- -D warnings
 	$(call step,'tests')
 	@$(CARGO) test --locked --workspace
-	@printf '\nnot built, and not tested: the plugins in plugins/{go,assemblyscript,cpp}; make plugins builds them\n'
+	@printf '\nnot built, and not tested: the plugins in plugins/{go,assemblyscript,cpp}; make test-plugins does both\n'
+
+test-plugins: build plugins envoy ## Build the Wasm plugins of every language, and Coraza, and run their cases, without Envoy and on it
+	$(call step,'build (coraza)')
+	@scripts/build-plugins.sh --install coraza
+	$(call step,'cases of plugins')
+	@for folder in plugins/rust plugins/go plugins/assemblyscript plugins/cpp crates/e2e/guests/coraza; do \
+	    $(TARGET)/debug/outrider plugin test $$folder --envoy || exit 1; \
+	done
 
 soak: release envoy-release ## Load mixed faults for ten minutes (SOAK_SECONDS=60: one), check, and write docs/soak anew
 	$(call step,'soak')

