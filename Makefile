@@ -34,9 +34,7 @@ test-plugins: build plugins envoy ## Build the Wasm plugins of every language, a
 	$(call step,'build (coraza)')
 	@scripts/build-plugins.sh --install coraza
 	$(call step,'cases of plugins')
-	@for folder in plugins/rust plugins/go plugins/assemblyscript plugins/cpp crates/e2e/guests/coraza; do \
-	    $(TARGET)/debug/outrider plugin test $$folder --envoy || exit 1; \
-	done
+	@scripts/test-plugins.sh $(TARGET)/debug/outrider $(TARGET)/plugins/new
 
 soak: release envoy-release ## Load mixed faults for ten minutes (SOAK_SECONDS=60: one), check, and write docs/soak anew
 	$(call step,'soak')

@@ -119,6 +119,26 @@ fn new_makes_a_plugin() {
     }
 }
 
+/// Building it takes a compiler's time: that is `make test-plugins`.
+#[test]
+fn new_makes_a_plugin_in_rust() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = outrider(folder.path(), &["plugin", "new", "rust", "hello"]);
+    let made = files(folder.path());
+    let tree: Vec<_> = made.iter().map(|(name, _)| name.as_str()).collect();
+    insta::assert_snapshot!(format!(
+        "{}\n\n--- tree\n{}",
+        told(&output),
+        tree.join("\n")
+    ));
+    for (name, text) in &made {
+        assert!(!text.contains("my-plugin"), "{name}");
+    }
+    // Whoever has not built it is told how.
+    let untested = told(&outrider(folder.path(), &["plugin", "test", "hello"]));
+    assert!(untested.contains("cargo build --release"), "{untested}");
+}
+
 #[test]
 fn new_overwrites_nothing_and_takes_no_bad_name() {
     let folder = hello();

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use outrider_plugin_formats::PluginPackage;
+use outrider_plugin_formats::{Manifest, PluginPackage, Runtime};
 use outrider_plugin_testkit::{LoadedPlugin, MetricTable, load_cases, run_cases};
 use outrider_yaml::Document;
 use serde_json::Value;
@@ -18,16 +18,57 @@ use serde_json::Value;
 /// Fewer cases than this show too little.
 const FEWEST_CASES: usize = 6;
 
-fn catalog() -> Vec<PathBuf> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../plugins/lua");
+/// The languages beside Lua, whose plugins have to be built.
+const COMPILED: [&str; 4] = ["assemblyscript", "cpp", "go", "rust"];
+
+/// The folders of the plugins in one language.
+fn plugins_in(language: &str) -> Vec<PathBuf> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../../plugins")
+        .join(language);
     let mut plugins: Vec<_> = fs::read_dir(folder)
         .unwrap()
         .map(|entry| entry.unwrap().path())
-        .filter(|path| path.is_dir())
+        .filter(|path| path.join("plugin.yaml").is_file())
         .collect();
     plugins.sort();
-    assert!(!plugins.is_empty());
+    assert!(!plugins.is_empty(), "{language}");
     plugins
+}
+
+/// The plugins that these tests load.
+fn catalog() -> Vec<PathBuf> {
+    plugins_in("lua")
+}
+
+/// Every plugin, whether or not it is built.
+fn everything() -> Vec<PathBuf> {
+    let mut plugins = plugins_in("lua");
+    for language in COMPILED {
+        plugins.extend(plugins_in(language));
+    }
+    plugins
+}
+
+/// Language and name of a plugin, by its folder.
+fn place(folder: &Path) -> (&str, &str) {
+    let language = folder.parent().unwrap().file_name().unwrap();
+    let plugin = folder.file_name().unwrap();
+    (language.to_str().unwrap(), plugin.to_str().unwrap())
+}
+
+/// A plugin's manifest; its code need not be there.
+fn manifest(folder: &Path) -> Manifest {
+    let file = folder.join("plugin.yaml").display().to_string();
+    let document = Document::parse(&file, &fs::read_to_string(&file).unwrap())
+        .unwrap_or_else(|problems| panic!("{}", told(&problems)));
+    serde_json::from_value(document.root.to_json())
+        .unwrap_or_else(|error| panic!("{file}: {error}"))
+}
+
+fn schema(folder: &Path) -> Value {
+    let text = fs::read_to_string(folder.join("config.schema.json")).unwrap();
+    serde_json::from_str(&text).unwrap()
 }
 
 fn told<T: ToString>(problems: &[T]) -> String {
@@ -48,14 +89,22 @@ fn load(folder: &Path) -> LoadedPlugin {
 
 #[test]
 fn every_plugin_has_all_its_files_under_its_own_name() {
-    for folder in catalog() {
-        for file in ["plugin.yaml", "config.schema.json", "README.md", "main.lua"] {
+    for folder in everything() {
+        for file in ["config.schema.json", "README.md"] {
             assert!(folder.join(file).is_file(), "{}: {file}", folder.display());
         }
-        let package = open(&folder);
-        let name = folder.file_name().unwrap().to_str().unwrap();
-        assert_eq!(package.manifest.name, name);
-        assert!(package.manifest.description.is_some(), "{name}");
+        let (language, name) = place(&folder);
+        let manifest = manifest(&folder);
+        assert_eq!(manifest.name, name);
+        assert!(manifest.description.is_some(), "{name}");
+        if language == "lua" {
+            assert!(folder.join("main.lua").is_file(), "{name}");
+        } else {
+            assert_eq!(manifest.runtime, Runtime::Wasm, "{name}");
+            assert_eq!(manifest.entry.as_deref(), Some("plugin.wasm"), "{name}");
+            let build = format!("make plugins-{language}");
+            assert_eq!(manifest.build, Some(build), "{name}");
+        }
         let readme = fs::read_to_string(folder.join("README.md")).unwrap();
         assert!(readme.starts_with(&format!("# {name}\n")), "{name}");
     }
@@ -69,19 +118,19 @@ fn every_plugin_is_in_the_lists() {
     let list = fs::read_to_string(root.join("docs/plugins.md")).unwrap();
     let readme = fs::read_to_string(root.join("README.md")).unwrap();
     let mut lines = 0;
-    for folder in catalog() {
-        let manifest = open(&folder).manifest;
-        let name = &manifest.name;
-        let begin = format!("| [{name}](../plugins/lua/{name}/README.md) | `");
+    for folder in everything() {
+        let manifest = manifest(&folder);
+        let (language, name) = place(&folder);
+        let begin = format!("| [{name}](../plugins/{language}/{name}/README.md) | ");
         let line = list.lines().find(|line| line.starts_with(&begin));
-        let line = line.unwrap_or_else(|| panic!("docs/plugins.md has no line of {name}"));
+        let line = line.unwrap_or_else(|| panic!("docs/plugins.md has no line of {begin}"));
         let description = manifest.description.unwrap();
         assert!(line.contains(&format!("| {description} |")), "{line}");
         let group = format!("{:?}", manifest.group).to_lowercase();
         assert!(line.contains(&format!("| `{group}` |")), "{line}");
         assert!(
-            readme.contains(&format!("[{name}](plugins/lua/{name}/README.md)")),
-            "the README has no link to {name}"
+            readme.contains(&format!("](plugins/{language}/{name}/README.md)")),
+            "the README has no link to {language}/{name}"
         );
         lines += 1;
     }
@@ -98,8 +147,8 @@ fn every_plugin_is_in_the_lists() {
 fn siblings_share_schema_and_cases() {
     let plugins = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../plugins");
     let mut siblings = 0;
-    for language in ["rust", "go", "assemblyscript", "cpp"] {
-        for lua in catalog() {
+    for language in COMPILED {
+        for lua in plugins_in("lua") {
             let sibling = plugins.join(language).join(lua.file_name().unwrap());
             if !sibling.is_dir() {
                 continue;
@@ -164,22 +213,21 @@ fn check_schema(place: &str, schema: &Value) {
 
 #[test]
 fn every_schema_is_closed_and_described() {
-    for folder in catalog() {
-        let package = open(&folder);
-        let schema = package.schema.unwrap();
+    for folder in everything() {
+        let schema = schema(&folder);
         assert_eq!(
             schema.get("$schema").and_then(Value::as_str),
             Some("https://json-schema.org/draft/2020-12/schema")
         );
-        check_schema(&package.manifest.name, &schema);
+        check_schema(&folder.display().to_string(), &schema);
     }
 }
 
 /// The keys of the first level of a schema are all in the README's table.
 #[test]
 fn every_key_is_in_the_readme() {
-    for folder in catalog() {
-        let schema = open(&folder).schema.unwrap();
+    for folder in everything() {
+        let schema = schema(&folder);
         let readme = fs::read_to_string(folder.join("README.md")).unwrap();
         for key in schema["properties"].as_object().unwrap().keys() {
             let named = readme.contains(&format!("| `{key}` |"))

@@ -17,7 +17,8 @@ use crate::output::{self, BOLD, DIM, GOOD, Styled};
 const EXAMPLES: &str = "\
 Examples:
   outrider plugin new lua hello
-  outrider plugin new lua hello --into plugins && outrider plugin test plugins/hello";
+  outrider plugin new lua hello --into plugins && outrider plugin test plugins/hello
+  outrider plugin new rust hello";
 
 /// Make a folder with a plugin that works, and its cases
 ///
@@ -41,6 +42,8 @@ pub(crate) struct Arguments {
 enum Runtime {
     /// Lua, on the gateway's LuaJIT
     Lua,
+    /// Rust, compiled to WebAssembly, with Proxy-Wasm's SDK
+    Rust,
 }
 
 /// A file of a template.
@@ -83,6 +86,52 @@ const LUA: &[File] = &[
     },
 ];
 
+const RUST: &[File] = &[
+    File {
+        path: "plugin.yaml",
+        text: include_str!("../../../templates/rust/plugin.yaml"),
+        about: "what it is, where in the chain it runs, and how it is built",
+    },
+    File {
+        path: "src/lib.rs",
+        text: include_str!("../../../templates/rust/src/lib.rs"),
+        about: "its code",
+    },
+    File {
+        path: "Cargo.toml",
+        text: include_str!("../../../templates/rust/Cargo.toml"),
+        about: "what its code needs",
+    },
+    File {
+        path: ".cargo/config.toml",
+        text: include_str!("../../../templates/rust/.cargo/config.toml"),
+        about: "what it is built for",
+    },
+    File {
+        path: ".gitignore",
+        text: include_str!("../../../templates/rust/.gitignore"),
+        about: "what is built, not written",
+    },
+    File {
+        path: "config.schema.json",
+        text: include_str!("../../../templates/lua/config.schema.json"),
+        about: "what its configuration may say",
+    },
+    File {
+        path: "cases/my-plugin.yaml",
+        text: include_str!("../../../templates/rust/cases/my-plugin.yaml"),
+        about: "what it has to do, as tests",
+    },
+    File {
+        path: "README.md",
+        text: include_str!("../../../templates/rust/README.md"),
+        about: "for those who use it",
+    },
+];
+
+/// What builds a plugin of a template that has to be built, in its folder.
+const RUST_BUILD: &str = "cargo build --release";
+
 /// A plugin's name, or why it is none.
 fn name(text: &str) -> Result<String, String> {
     if !outrider_plugin_store::is_name(text) {
@@ -102,8 +151,9 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
         name,
         into,
     } = arguments;
-    let template = match runtime {
-        Runtime::Lua => LUA,
+    let (template, build) = match runtime {
+        Runtime::Lua => (LUA, None),
+        Runtime::Rust => (RUST, Some(RUST_BUILD)),
     };
     // `./hello` is `hello`, as one would write it oneself.
     let folder = into.join(name);
@@ -132,7 +182,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
             return Err(error).with_context(|| format!("{} cannot be written", path.display()));
         }
     }
-    tell(folder, name, &files);
+    tell(folder, name, &files, build);
     Ok(Exit::Good)
 }
 
@@ -152,7 +202,7 @@ fn write(path: &Path, text: &str) -> std::io::Result<()> {
     fs::write(path, text)
 }
 
-fn tell(folder: &Path, name: &str, files: &[(String, String, &str)]) {
+fn tell(folder: &Path, name: &str, files: &[(String, String, &str)], build: Option<&str>) {
     let widest = files.iter().map(|(path, ..)| path.len()).max().unwrap_or(0);
     let shown = folder.display().to_string();
     output::line(format_args!("{} {shown}/", Styled(GOOD, "made the plugin")));
@@ -161,6 +211,12 @@ fn tell(folder: &Path, name: &str, files: &[(String, String, &str)]) {
     }
     let source = quoted(&shown, |text| serde_json::Value::from(text).to_string());
     let word = quoted(&shown, |text| format!("'{}'", text.replace('\'', r"'\''")));
+    if let Some(build) = build {
+        output::line(format_args!(
+            "\n{}\n  (cd {word} && {build})",
+            Styled(BOLD, "Build it, now and after each change:")
+        ));
+    }
     output::line(format_args!(
         "\n{}\n  outrider plugin test {word}\n\n{}\n\
          \x20 gateway:\n\
@@ -196,11 +252,12 @@ mod tests {
 
     #[test]
     fn the_template_s_name_is_nowhere_but_where_the_plugin_s_belongs() {
-        for file in LUA {
+        let without = ["config.schema.json", ".cargo/config.toml", ".gitignore"];
+        for file in LUA.iter().chain(RUST) {
             let (path, text, _) = named(file, "hello");
             assert!(!path.contains(PLACEHOLDER) && !text.contains(PLACEHOLDER));
             assert!(
-                file.path == "config.schema.json" || text.contains("hello"),
+                without.contains(&file.path) || text.contains("hello"),
                 "{path}"
             );
         }
