@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use outrider_plugin_api::{
-    Call, Cause, ConfiguredPlugin, Decision, Direction, Fault, LogLevel, Pause, Phase, Reply, Slot,
-    Stream, Wake, WakeId,
+    Call, Cause, ConfiguredPlugin, Decision, Direction, Fault, LogLevel, Pause, Phase, Reaction,
+    Slot, Stream, Wake, WakeId,
 };
 
 use crate::ffi::{Context, LuaError, LuaErrorKind, Outcome, Pending, Step, Thread, place_of};
@@ -105,7 +105,7 @@ impl LuaConfigured {
         mut outcome: Outcome,
         slot: &mut Slot,
         stream: &mut dyn Stream,
-    ) -> Result<Option<Box<Reply>>, Fault> {
+    ) -> Result<Reaction, Fault> {
         let call = Call {
             phase: Phase::RequestHeaders,
             end_of_stream: false,
@@ -120,7 +120,7 @@ impl LuaConfigured {
                 return Err(unavailable(LOST));
             };
             let Pending::Events(awaited) = std::mem::take(&mut outcome.pending) else {
-                return Ok(None);
+                return Ok(Reaction::default());
             };
             entry.background.push(Paused {
                 thread,
@@ -129,7 +129,7 @@ impl LuaConfigured {
                 end_of_stream: false,
             });
             vm.state.tidy();
-            return Ok(None);
+            return Ok(Reaction::default());
         }
         if matches!(
             outcome.pending,
@@ -138,8 +138,8 @@ impl LuaConfigured {
             outcome.pending = Pending::Nothing;
         }
         match self.conclude(held, thread, call, outcome, slot, stream)? {
-            Decision::Reply(reply) => Ok(Some(reply)),
-            Decision::Continue | Decision::Pause(_) => Ok(None),
+            Decision::Reply(reply) => Ok(Reaction::reply(reply)),
+            Decision::Continue | Decision::Pause(_) => Ok(Reaction::default()),
         }
     }
 
@@ -405,7 +405,7 @@ impl ConfiguredPlugin for LuaConfigured {
         slot: &mut Slot,
         wake: Wake<'_>,
         stream: &mut dyn Stream,
-    ) -> Result<Option<Box<Reply>>, Fault> {
+    ) -> Result<Reaction, Fault> {
         let mut held = self
             .core
             .worker(stream.worker())
@@ -444,7 +444,7 @@ impl ConfiguredPlugin for LuaConfigured {
             (thread, outcome)
         } else {
             vm.keep(slot, &wake, stream);
-            return Ok(None);
+            return Ok(Reaction::default());
         };
         self.conclude_background(&mut held, thread, outcome, slot, stream)
     }

@@ -37,6 +37,11 @@ pub trait Host {
     fn header(&self, map: HeaderMap, name: &[u8], index: usize) -> Option<&[u8]>;
     fn header_count(&self, map: HeaderMap, name: &[u8]) -> usize;
     fn headers(&self, map: HeaderMap, visit: &mut dyn FnMut(&[u8], &[u8]));
+    fn header_map_len(&self, map: HeaderMap) -> Option<usize> {
+        let mut count = 0;
+        self.headers(map, &mut |_, _| count += 1);
+        (count > 0).then_some(count)
+    }
     fn set_header(&mut self, map: HeaderMap, name: &[u8], value: &[u8]) -> bool;
     fn add_header(&mut self, map: HeaderMap, name: &[u8], value: &[u8]) -> bool;
     fn remove_header(&mut self, map: HeaderMap, name: &[u8]) -> bool;

@@ -42,8 +42,8 @@ pub use metadata::{MetadataSource, MetadataTree};
 pub use metric::{MetricId, MetricKind, Metrics};
 pub use phase::{BodyMode, Direction, HeaderMap, Phase};
 pub use plugin::{
-    Audience, Call, ConfiguredPlugin, Decision, Interest, LoadError, Pause, Plugin, Reply,
-    ScopedConfig, Slot,
+    Audience, Call, ConfiguredPlugin, Decision, Interest, LoadError, Pause, Plugin, Reaction,
+    Reply, ScopedConfig, Slot,
 };
 pub use run::{ChainRun, Effects, Verdict};
 pub use status::{PluginStatus, VmStatus};

@@ -19,6 +19,14 @@ impl Direction {
             Self::Response => HeaderMap::ResponseHeaders,
         }
     }
+
+    /// The other way.
+    pub fn other(self) -> Self {
+        match self {
+            Self::Request => Self::Response,
+            Self::Response => Self::Request,
+        }
+    }
 }
 
 /// A point of a stream's life at which a plugin is called.

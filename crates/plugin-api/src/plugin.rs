@@ -39,6 +39,33 @@ pub enum Pause {
     /// The whole body of the direction of the call. Only from a headers phase; resumed with
     /// [`Wake::Body`], at once when there is no body. The plugin's body phase is then not called.
     WholeBody,
+    /// More of the body of the direction of the call, for a plugin that streams. From a body phase: what it
+    /// was given is held back, and it is called again with that and what has come meanwhile as one chunk.
+    /// From a headers phase: the headers are held back while its body and trailers phases are called as
+    /// usual; the first of them that continues lets all of it go on. Where nothing more can come, because
+    /// the stream ends with this call, it is [`Pause::Event`]. A [`Reaction`] also ends it.
+    MoreBody,
+}
+
+/// What a plugin answers to an event beside its calls.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Reaction {
+    /// End the stream with this response; once there is another, it is passed over.
+    pub reply: Option<Box<Reply>>,
+    /// A call in the request's direction that paused is done.
+    pub continue_request: bool,
+    /// The same of the response's direction.
+    pub continue_response: bool,
+}
+
+impl Reaction {
+    /// Nothing but a reply.
+    pub fn reply(reply: Box<Reply>) -> Self {
+        Self {
+            reply: Some(reply),
+            ..Self::default()
+        }
+    }
 }
 
 /// A response that a plugin makes itself.
@@ -202,8 +229,8 @@ pub trait ConfiguredPlugin: Send + Sync + Debug {
         Some(started)
     }
 
-    /// An event that no paused call waits for. The stream shows its header maps as they are now, and no
-    /// body. What is answered is the stream's reply; once there is another, it is passed over.
+    /// An event that no paused call waits for. The stream shows its header maps as they are now, and the
+    /// body that a paused call of the plugin was given, if there is one.
     ///
     /// # Errors
     /// As for [`ConfiguredPlugin::call`].
@@ -212,8 +239,8 @@ pub trait ConfiguredPlugin: Send + Sync + Debug {
         _slot: &mut Slot,
         _wake: Wake<'_>,
         _stream: &mut dyn Stream,
-    ) -> Result<Option<Box<Reply>>, Fault> {
-        Ok(None)
+    ) -> Result<Reaction, Fault> {
+        Ok(Reaction::default())
     }
 
     /// The stream is over, or the plugin is not called on it again: gives back what the slot holds.

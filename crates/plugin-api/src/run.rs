@@ -306,20 +306,25 @@ impl ChainRun {
         host: &mut H,
     ) -> Effects {
         if self.local.is_none() {
-            match progress {
-                Progress::Clear => {
-                    self.flow_mut(direction).fresh = 0;
-                    match direction {
-                        Direction::Request => self.effects.resume_request = true,
-                        Direction::Response => self.effects.resume_response = true,
-                    }
-                }
-                Progress::Holding => self.check_limit(direction, host),
-                Progress::Blocked | Progress::Ended => {}
-            }
+            self.set_going(direction, progress, host);
         }
         self.go_local(host);
         std::mem::take(&mut self.effects)
+    }
+
+    /// What passed the chain outside of the proxy's own calls goes on.
+    fn set_going<H: Host>(&mut self, direction: Direction, progress: Progress, host: &mut H) {
+        match progress {
+            Progress::Clear => {
+                self.flow_mut(direction).fresh = 0;
+                match direction {
+                    Direction::Request => self.effects.resume_request = true,
+                    Direction::Response => self.effects.resume_response = true,
+                }
+            }
+            Progress::Holding => self.check_limit(direction, host),
+            Progress::Blocked | Progress::Ended => {}
+        }
     }
 
     /// Shows a plugin's reply to the other plugins, and sends it when they are done.

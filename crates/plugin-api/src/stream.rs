@@ -131,6 +131,13 @@ pub trait Stream {
     /// How many values a header has; 0 also when the map is not there (yet).
     fn header_count(&self, map: HeaderMap, name: &[u8]) -> usize;
 
+    /// How many headers a map has; none: it is not there.
+    fn header_map_len(&self, map: HeaderMap) -> Option<usize> {
+        let mut count = 0;
+        self.headers(map, &mut |_, _| count += 1);
+        (count > 0).then_some(count)
+    }
+
     /// Visits every header, name and value, in the map's order.
     fn headers(&self, map: HeaderMap, visit: &mut dyn FnMut(&[u8], &[u8]));
 

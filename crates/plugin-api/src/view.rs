@@ -250,6 +250,14 @@ impl<H: Host> Stream for View<'_, H> {
         }
     }
 
+    fn header_map_len(&self, map: HeaderMap) -> Option<usize> {
+        if self.is_local(map) {
+            self.local_headers(map).map(|local| local.headers().count())
+        } else {
+            self.host.header_map_len(map)
+        }
+    }
+
     fn headers(&self, map: HeaderMap, visit: &mut dyn FnMut(&[u8], &[u8])) {
         if self.is_local(map) {
             for (name, value) in self

@@ -43,6 +43,7 @@ fn tell(
             .configured
             .event(slot, wake, stream)
             .unwrap()
+            .reply
             .map(Decision::Reply),
     }
 }

@@ -3,7 +3,7 @@
 
 use super::ChainRun;
 use super::call::{Action, Step};
-use super::flow::{Chunk, Hold, Progress, Task};
+use super::flow::{Chunk, Hold, Progress, Task, Until};
 use crate::callout::Wake;
 use crate::host::Host;
 use crate::phase::{BodyMode, Direction, HeaderMap, Phase};
@@ -26,10 +26,14 @@ impl ChainRun {
                 self.pass_on_headers(direction, host);
                 continue;
             }
-            // Links at `limit` and beyond have not had the headers yet.
-            let limit = flow.hold.map_or(flow.cursor, |hold| hold.position);
+            // Links at `limit` and beyond get no chunks and no trailers yet.
+            let limit = flow.hold.map_or(flow.cursor, |hold| match hold.until {
+                Until::LetGo => hold.position + 1,
+                Until::WholeBody | Until::ResumedWithBody => hold.position,
+            });
             if let Some(chunk) = flow.chunk {
                 if chunk.next < limit {
+                    self.join_kept(direction, chunk.next);
                     let step = if self.interest_at(direction, chunk.next).body(direction)
                         == BodyMode::Stream
                     {
@@ -45,7 +49,11 @@ impl ChainRun {
                 } else {
                     match flow.hold {
                         Some(hold) if chunk.end => self.whole_body(direction, hold, host),
-                        _ => self.flow_mut(direction).chunk = None,
+                        _ => {
+                            let flow = self.flow_mut(direction);
+                            flow.chunk = None;
+                            flow.kept.retain(|kept| kept.position < limit);
+                        }
                     }
                 }
                 continue;
@@ -91,11 +99,47 @@ impl ChainRun {
                     continue;
                 }
             }
-            return if flow.hold.is_some() {
+            return if flow.hold.is_some() || !flow.kept.is_empty() {
                 Progress::Holding
             } else {
                 Progress::Clear
             };
+        }
+    }
+
+    /// A chunk comes to a link: with it goes what the link kept.
+    fn join_kept(&mut self, direction: Direction, position: usize) {
+        let flow = self.flow_mut(direction);
+        if flow.kept.is_empty() {
+            return;
+        }
+        if let Some(start) = flow.take_kept(position)
+            && let Some(chunk) = &mut flow.chunk
+        {
+            chunk.window.start = start;
+        }
+    }
+
+    /// A link that keeps headers or a body, or waits, is done with that.
+    pub(super) fn let_go<H: Host>(&mut self, direction: Direction, position: usize, host: &mut H) {
+        let suspended = self.flow(direction).suspended;
+        if let Some((_, task)) = suspended.filter(|(waits, _)| *waits == position) {
+            self.flow_mut(direction).suspended = None;
+            self.complete(direction, position, task, Step::Done, host);
+            return;
+        }
+        let flow = self.flow_mut(direction);
+        flow.let_headers_go(position);
+        if flow.chunk.is_some() {
+            // Another link waits with a chunk before this one.
+            flow.hand_on(position);
+        } else if let Some(window) = flow.kept_by(position) {
+            flow.take_kept(position);
+            flow.chunk = Some(Chunk {
+                next: position + 1,
+                window,
+                end: false,
+            });
         }
     }
 
@@ -141,7 +185,8 @@ impl ChainRun {
             },
             end,
         });
-        let action = if hold.resume {
+        flow.kept.clear();
+        let action = if hold.until == Until::ResumedWithBody {
             Action::Resume(Wake::Body)
         } else {
             Action::Call(Call {
@@ -176,11 +221,29 @@ impl ChainRun {
         match step {
             Step::Replied => {}
             Step::Paused => self.flow_mut(direction).suspended = Some((position, task)),
+            Step::Keeps if task == Task::Headers => {
+                if self.has_body(direction, host) {
+                    self.flow_mut(direction).hold = Some(Hold {
+                        position,
+                        until: Until::LetGo,
+                    });
+                } else {
+                    self.flow_mut(direction).suspended = Some((position, task));
+                }
+            }
+            Step::Keeps => {
+                let flow = self.flow_mut(direction);
+                if flow.chunk.is_none_or(|chunk| chunk.end) {
+                    flow.suspended = Some((position, task));
+                } else {
+                    flow.keep(position);
+                }
+            }
             Step::WantsBody => {
                 if self.has_body(direction, host) {
                     self.flow_mut(direction).hold = Some(Hold {
                         position,
-                        resume: true,
+                        until: Until::ResumedWithBody,
                     });
                 } else {
                     // There is no body to wait for.
@@ -198,7 +261,7 @@ impl ChainRun {
                     Task::Headers if holds => {
                         flow.hold = Some(Hold {
                             position,
-                            resume: false,
+                            until: Until::WholeBody,
                         });
                     }
                     Task::Headers => flow.cursor = position + 1,
@@ -210,11 +273,15 @@ impl ChainRun {
                         }
                     }
                     Task::Chunk => {
+                        flow.let_headers_go(position);
                         if let Some(chunk) = &mut flow.chunk {
                             chunk.next = position + 1;
                         }
                     }
-                    Task::Trailers => flow.trailers = Some(position + 1),
+                    Task::Trailers => {
+                        flow.trailers = Some(position + 1);
+                        self.let_go(direction, position, host);
+                    }
                 }
             }
         }

@@ -1,7 +1,7 @@
 //! Calling one link: what it is shown, what its answer means, and what its failure policy makes of a
 //! failure.
 
-use super::flow::{Flow, Progress, Task};
+use super::flow::{Flow, Task};
 use super::{ChainRun, Effects, LinkState, breaker};
 use crate::call_times::Stopwatch;
 use crate::callout::Wake;
@@ -23,6 +23,8 @@ pub(super) enum Step {
     Paused,
     /// It waits for the whole body.
     WantsBody,
+    /// It waits for more of the body, and keeps what it has.
+    Keeps,
     /// It ended the stream.
     Replied,
 }
@@ -49,9 +51,10 @@ impl ChainRun {
         let index = self.link_at(direction, position);
         let phase = task.phase(direction);
         let chunk = self.flow(direction).chunk;
-        let collected = self.flow(direction).hold.is_some() || self.flow(direction).collected;
+        let flow = self.flow(direction);
+        let collected = flow.hold.is_some() || flow.collected || !flow.kept.is_empty();
         let mut body = match task {
-            Task::Chunk => chunk.map(|chunk| (chunk.window, Length::Announced)),
+            Task::Chunk => chunk.map(|chunk| (chunk.window, self.length_at(direction, position))),
             Task::WholeBody => chunk.map(|chunk| (chunk.window, Length::Follows)),
             Task::Headers | Task::Trailers => None,
         }
@@ -131,12 +134,21 @@ impl ChainRun {
                 cause: Cause::Error,
                 message: "the whole body can be waited for in a headers handler only".into(),
             }),
+            Decision::Pause(Pause::MoreBody) if !matches!(task, Task::Headers | Task::Chunk) => {
+                Err(Fault {
+                    cause: Cause::Error,
+                    message: "more of the body can be waited for in a headers or a body handler \
+                              that streams only"
+                        .into(),
+                })
+            }
             decision => Ok(decision),
         });
         match outcome {
             Ok(Decision::Continue) => Step::Done,
             Ok(Decision::Pause(Pause::Event)) => Step::Paused,
             Ok(Decision::Pause(Pause::WholeBody)) => Step::WantsBody,
+            Ok(Decision::Pause(Pause::MoreBody)) => Step::Keeps,
             Ok(Decision::Reply(reply)) => {
                 let replies = self
                     .chain
@@ -204,27 +216,57 @@ impl ChainRun {
     }
 
     /// A link that failed in `failed` is passed over where it waits in the other direction.
-    pub(super) fn abandon<H: Host>(&mut self, failed: Direction, index: usize, host: &mut H) {
-        let other = match failed {
-            Direction::Request => Direction::Response,
-            Direction::Response => Direction::Request,
-        };
-        let Some((position, task)) = self.flow(other).suspended else {
-            return;
-        };
-        if self.link_at(other, position) != index {
+    fn abandon<H: Host>(&mut self, failed: Direction, index: usize, host: &mut H) {
+        self.pass_over(failed.other(), index, host);
+    }
+
+    /// A link is done with what it waits for, or keeps, in a direction, if it does.
+    pub(super) fn pass_over<H: Host>(&mut self, direction: Direction, index: usize, host: &mut H) {
+        let position = self.link_at(direction, index);
+        let flow = self.flow(direction);
+        let waits = flow.suspended.is_some_and(|(at, _)| at == position)
+            || flow.is_held_by(position)
+            || flow.kept_by(position).is_some();
+        if flow.finished || !waits {
             return;
         }
-        self.flow_mut(other).suspended = None;
-        self.complete(other, position, task, Step::Done, host);
-        let progress = self.advance(other, host);
-        if progress == Progress::Clear {
-            self.flow_mut(other).fresh = 0;
-            match other {
-                Direction::Request => self.effects.resume_request = true,
-                Direction::Response => self.effects.resume_response = true,
-            }
+        self.let_go(direction, position, host);
+        let progress = self.advance(direction, host);
+        self.set_going(direction, progress, host);
+    }
+
+    /// What a change of the body's length does at a link: nothing was announced while it holds the headers.
+    fn length_at(&self, direction: Direction, position: usize) -> Length {
+        if self.flow(direction).is_held_by(position) {
+            Length::Follows
+        } else {
+            Length::Announced
         }
+    }
+
+    /// The body that a link which waits, or keeps some of it, was given; and its direction.
+    pub(super) fn body_of(&self, index: usize) -> Option<BodyView> {
+        [Direction::Request, Direction::Response]
+            .into_iter()
+            .find_map(|direction| {
+                let position = self.link_at(direction, index);
+                let flow = self.flow(direction);
+                let (window, length) = match flow.suspended {
+                    Some((at, Task::Chunk)) if at == position => {
+                        (flow.chunk?.window, self.length_at(direction, position))
+                    }
+                    Some((at, Task::WholeBody)) if at == position => {
+                        (flow.chunk?.window, Length::Follows)
+                    }
+                    _ => (flow.kept_by(position)?, self.length_at(direction, position)),
+                };
+                Some(BodyView {
+                    direction,
+                    window,
+                    length,
+                    collected: flow.hold.is_some() || flow.collected || !flow.kept.is_empty(),
+                })
+            })
     }
 
     /// A link ends the stream with a response of its own.

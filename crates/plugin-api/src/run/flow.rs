@@ -1,5 +1,7 @@
 //! How far one direction of a stream has come.
 
+use smallvec::SmallVec;
+
 use crate::phase::{Direction, Phase};
 use crate::view::Window;
 
@@ -24,12 +26,31 @@ impl Task {
     }
 }
 
-/// A link keeps the headers until the body is complete.
+/// A link keeps the headers from those behind it.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Hold {
     pub(super) position: usize,
-    /// It paused in its headers handler for the body, and is resumed with it.
-    pub(super) resume: bool,
+    pub(super) until: Until,
+}
+
+/// What ends a hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Until {
+    /// The body is complete: its handler is called with it.
+    WholeBody,
+    /// The same; it paused in its headers handler for the body, and is resumed with it.
+    ResumedWithBody,
+    /// It is called with chunks and trailers, and lets one of them go on.
+    LetGo,
+}
+
+/// Bytes that a link was given and keeps until it is called with more.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Kept {
+    pub(super) position: usize,
+    /// Where they begin; they end where those of the next link before it begin, or where what has not
+    /// entered the chain begins.
+    pub(super) start: usize,
 }
 
 /// A part of a body on its way.
@@ -66,6 +87,8 @@ pub(super) struct Flow {
     /// How many links are done with the headers.
     pub(super) cursor: usize,
     pub(super) hold: Option<Hold>,
+    /// What links keep, at most one entry for each. A link nearer to the chain's end keeps earlier bytes.
+    pub(super) kept: SmallVec<[Kept; 1]>,
     pub(super) chunk: Option<Chunk>,
     /// Where, in what is held back, the bytes begin that have not entered the chain.
     pub(super) fresh: usize,
@@ -90,6 +113,7 @@ impl Flow {
             && !self.data_waits
             && self.suspended.is_none()
             && self.hold.is_none()
+            && self.kept.is_empty()
             && self.chunk.is_none()
             && self.trailers.is_none()
     }
@@ -97,8 +121,80 @@ impl Flow {
     /// A plugin gave the chunk on its way another length.
     pub(super) fn resized(&mut self, window: Window) {
         if let Some(chunk) = &mut self.chunk {
-            self.fresh = (self.fresh + window.end).saturating_sub(chunk.window.end);
-            chunk.window = window;
+            let old = std::mem::replace(&mut chunk.window, window);
+            self.moved(old.end, window.end);
+        }
+    }
+
+    /// Bytes that ended at `old` end at `new`, and what follows has moved with that.
+    pub(super) fn moved(&mut self, old: usize, new: usize) {
+        self.fresh = (self.fresh + new).saturating_sub(old);
+        for kept in &mut self.kept {
+            if kept.start >= old {
+                kept.start = kept.start + new - old;
+            }
+        }
+    }
+
+    /// A link keeps the chunk that it was given.
+    pub(super) fn keep(&mut self, position: usize) {
+        if let Some(chunk) = self.chunk.take() {
+            self.kept.push(Kept {
+                position,
+                start: chunk.window.start,
+            });
+        }
+    }
+
+    /// What a link keeps.
+    pub(super) fn kept_by(&self, position: usize) -> Option<Window> {
+        let kept = self.kept.iter().find(|kept| kept.position == position)?;
+        let next = self
+            .kept
+            .iter()
+            .map(|other| other.start)
+            .filter(|start| *start > kept.start)
+            .min();
+        Some(Window {
+            start: kept.start,
+            end: next.unwrap_or(self.fresh),
+        })
+    }
+
+    /// A link keeps nothing any more; answers where it began.
+    pub(super) fn take_kept(&mut self, position: usize) -> Option<usize> {
+        let found = self
+            .kept
+            .iter()
+            .position(|kept| kept.position == position)?;
+        Some(self.kept.swap_remove(found).start)
+    }
+
+    /// What a link kept goes to the next one, with what comes next.
+    pub(super) fn hand_on(&mut self, position: usize) {
+        let Some(start) = self.take_kept(position) else {
+            return;
+        };
+        let next = position + 1;
+        if !self.kept.iter().any(|kept| kept.position == next) {
+            self.kept.push(Kept {
+                position: next,
+                start,
+            });
+        }
+    }
+
+    /// Whether a link holds the headers until it lets go.
+    pub(super) fn is_held_by(&self, position: usize) -> bool {
+        self.hold
+            .is_some_and(|hold| hold.position == position && hold.until == Until::LetGo)
+    }
+
+    /// A link is done with headers that it held.
+    pub(super) fn let_headers_go(&mut self, position: usize) {
+        if self.is_held_by(position) {
+            self.hold = None;
+            self.cursor = position + 1;
         }
     }
 }

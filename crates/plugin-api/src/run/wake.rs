@@ -7,7 +7,7 @@ use crate::call_times::Stopwatch;
 use crate::callout::Wake;
 use crate::host::Host;
 use crate::phase::{Direction, Phase};
-use crate::view::View;
+use crate::view::{BodyView, View};
 use crate::waits::Starter;
 
 impl ChainRun {
@@ -39,12 +39,22 @@ impl ChainRun {
         (self.link_at(direction, position) == starter.link).then_some(direction)
     }
 
+    /// An event changed the length of a body that its plugin waits with.
+    fn resized_beside(&mut self, old: BodyView, new: BodyView) {
+        let flow = self.flow_mut(old.direction);
+        match flow.chunk {
+            Some(chunk) if chunk.window == old.window => flow.resized(new.window),
+            _ => flow.moved(old.window.end, new.window.end),
+        }
+    }
+
     /// Tells a plugin of an event that none of its calls waits for.
     fn tell<H: Host>(&mut self, starter: Starter, wake: Wake<'_>, host: &mut H) -> Effects {
         let Starter { link, direction } = starter;
         let may_route = self.request.cursor < self.states.len()
             && !self.request.finished
             && !self.response.headers_seen;
+        let body = self.body_of(link);
         let (Some(called), Some(state)) = (self.chain.links().get(link), self.states.get_mut(link))
         else {
             return Effects::default();
@@ -58,7 +68,7 @@ impl ChainRun {
             link,
             direction,
             local: self.local.as_mut(),
-            body: None,
+            body,
             waits: &mut self.waits,
             may_wait: true,
             may_route,
@@ -66,12 +76,19 @@ impl ChainRun {
         let watch = Stopwatch::start(called.times.as_deref(), &*view.host);
         let outcome = plugin.event(&mut state.slot, wake, &mut view);
         watch.stop(Phase::headers(direction), view.host);
+        let seen = view.body;
+        let replies = called.metrics.replies;
+        if let (Some(old), Some(new)) = (body, seen) {
+            self.resized_beside(old, new);
+        }
         match outcome {
-            Ok(None) => {}
-            Ok(Some(reply)) => {
+            Ok(reaction) => {
                 // There is but one response; a reply that others look at comes first.
-                if self.local.is_none() && !self.response.finished {
-                    count(host, called.metrics.replies);
+                if let Some(reply) = reaction.reply
+                    && self.local.is_none()
+                    && !self.response.finished
+                {
+                    count(host, replies);
                     let direction = if self.response.headers_seen {
                         Direction::Response
                     } else {
@@ -79,15 +96,17 @@ impl ChainRun {
                     };
                     self.reply(direction, link, *reply);
                 }
+                if reaction.continue_request {
+                    self.pass_over(Direction::Request, link, host);
+                }
+                if reaction.continue_response {
+                    self.pass_over(Direction::Response, link, host);
+                }
             }
             Err(fault) => {
-                let other = match direction {
-                    Direction::Request => Direction::Response,
-                    Direction::Response => Direction::Request,
-                };
                 self.fail(direction, link, Phase::headers(direction), &fault, host);
                 // Unlike a call, an event has no direction of its own that goes on after it.
-                self.abandon(other, link, host);
+                self.pass_over(direction, link, host);
             }
         }
         self.go_local(host);
