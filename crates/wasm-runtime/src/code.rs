@@ -1,0 +1,116 @@
+//! A plugin's module: checked against what the host provides, compiled, and ready to be instantiated on any
+//! worker.
+
+use outrider_plugin_api::Interest;
+use wasmtime::{Engine, ExternType, InstancePre, Module};
+
+use crate::abi::Version;
+use crate::engine::engine;
+use crate::exports;
+use crate::host;
+use crate::source::WasmSource;
+use crate::state::State;
+
+/// See the module.
+pub(crate) struct Code {
+    pub(crate) instances: InstancePre<State>,
+    pub(crate) interest: Interest,
+    pub(crate) version: Version,
+}
+
+impl std::fmt::Debug for Code {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Code")
+            .field("interest", &self.interest)
+            .field("version", &self.version)
+            .finish_non_exhaustive()
+    }
+}
+
+fn is_module(bytes: &[u8]) -> Result<(), String> {
+    match bytes {
+        [0, b'a', b's', b'm', 1, 0, 0, 0, ..] => Ok(()),
+        [0, b'a', b's', b'm', 0x0d, 0, 1, 0, ..] => Err(
+            "is a WebAssembly component; a Proxy-Wasm plugin is a core module, such as the target \
+             wasm32-wasip1 makes"
+                .to_owned(),
+        ),
+        [0, b'a', b's', b'm', ..] => Err("is of an unknown version of WebAssembly".to_owned()),
+        [] => Err("is empty".to_owned()),
+        _ => Err("is no WebAssembly module: it does not begin with `\\0asm`".to_owned()),
+    }
+}
+
+fn compile(engine: &Engine, source: &WasmSource) -> Result<Module, String> {
+    is_module(&source.module)?;
+    Module::from_binary(engine, &source.module)
+        .map_err(|error| format!("cannot be compiled: {error:#}"))
+}
+
+impl Code {
+    /// Compiles a module, or finds it compiled.
+    ///
+    /// # Errors
+    /// It is none, or not one of Proxy-Wasm, or it imports what nobody provides.
+    pub(crate) fn load(source: &WasmSource) -> Result<Self, String> {
+        let engine = engine()?;
+        let module = compile(engine, source)?;
+        let Some(version) = exports::version(&module) else {
+            return Err(no_version(&module));
+        };
+        if !matches!(module.get_export("memory"), Some(ExternType::Memory(_))) {
+            return Err("exports no `memory`".to_owned());
+        }
+        let linker = host::linker(engine).map_err(|error| format!("{error:#}"))?;
+        let instances = linker.instantiate_pre(&module).map_err(|error| {
+            let missing = missing(&module);
+            if missing.is_empty() {
+                format!("imports a function with another type than the host's: {error:#}")
+            } else {
+                format!(
+                    "imports what no host provides here: {}. Plugins for other proxies, or for a newer \
+                     interface, cannot be loaded",
+                    missing.join(", ")
+                )
+            }
+        })?;
+        Ok(Self {
+            instances,
+            interest: exports::interest(&module),
+            version,
+        })
+    }
+}
+
+fn no_version(module: &Module) -> String {
+    let other = module
+        .exports()
+        .find(|export| export.name().starts_with("proxy_abi_version"));
+    let known: Vec<&str> = Version::ALL.into_iter().map(Version::marker).collect();
+    match other {
+        Some(export) => format!(
+            "is made for a version of Proxy-Wasm that is not known here: it exports {}. Known are {}",
+            export.name(),
+            known.join(", ")
+        ),
+        None => format!(
+            "is no Proxy-Wasm plugin: it exports none of {}. An SDK does so; for Rust the crate's type has to \
+             be `cdylib`",
+            known.join(", ")
+        ),
+    }
+}
+
+/// The imports that nobody provides.
+fn missing(module: &Module) -> Vec<String> {
+    let provided: Vec<host::HostFunction> = host::all().collect();
+    module
+        .imports()
+        .filter(|import| {
+            !provided
+                .iter()
+                .any(|one| one.module == import.module() && one.name == import.name())
+        })
+        .map(|import| format!("{}.{}", import.module(), import.name()))
+        .collect()
+}

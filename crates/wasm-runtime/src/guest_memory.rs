@@ -1,0 +1,130 @@
+//! The guest's memory as host functions use it: each pointer and length is checked, and what does not lie
+//! within is an error status for the guest.
+
+use wasmtime::{Caller, Extern, Memory};
+
+use crate::abi::Status;
+use crate::state::{Gate, State};
+
+/// The caller of a host function.
+pub(crate) type Guest<'a> = Caller<'a, State>;
+
+/// What a host function answers; an error ends the guest's call with a trap.
+pub(crate) type Answer = wasmtime::Result<Status>;
+
+/// The guest's memory; during its start section it has not been looked up yet.
+#[inline]
+fn memory(guest: &mut Guest<'_>) -> Option<Memory> {
+    match guest.data().memory {
+        Some(memory) => Some(memory),
+        None => look_up(guest),
+    }
+}
+
+#[cold]
+fn look_up(guest: &mut Guest<'_>) -> Option<Memory> {
+    let Some(Extern::Memory(memory)) = guest.get_export("memory") else {
+        return None;
+    };
+    guest.data_mut().memory = Some(memory);
+    Some(memory)
+}
+
+/// Memory and state at once.
+#[inline]
+pub(crate) fn split<'a>(guest: &'a mut Guest<'_>) -> Option<(&'a mut [u8], &'a mut State)> {
+    let memory = memory(guest)?;
+    Some(memory.data_and_store_mut(guest))
+}
+
+fn place(pointer: i32) -> usize {
+    pointer as u32 as usize
+}
+
+/// `length` bytes at a pointer.
+#[inline]
+pub(crate) fn bytes(memory: &[u8], pointer: i32, length: i32) -> Option<&[u8]> {
+    let start = place(pointer);
+    memory.get(start..start.checked_add(place(length))?)
+}
+
+/// The same, to change.
+#[inline]
+pub(crate) fn bytes_mut(memory: &mut [u8], pointer: i32, length: usize) -> Option<&mut [u8]> {
+    let start = place(pointer);
+    memory.get_mut(start..start.checked_add(length)?)
+}
+
+/// Writes a number of 32 bits.
+#[inline]
+pub(crate) fn write_u32(memory: &mut [u8], pointer: i32, value: u32) -> Status {
+    match bytes_mut(memory, pointer, 4) {
+        Some(place) => {
+            place.copy_from_slice(&value.to_le_bytes());
+            Status::Ok
+        }
+        None => Status::InvalidMemoryAccess,
+    }
+}
+
+/// Writes a number of 64 bits.
+#[inline]
+pub(crate) fn write_u64(memory: &mut [u8], pointer: i32, value: u64) -> Status {
+    match bytes_mut(memory, pointer, 8) {
+        Some(place) => {
+            place.copy_from_slice(&value.to_le_bytes());
+            Status::Ok
+        }
+        None => Status::InvalidMemoryAccess,
+    }
+}
+
+/// Reads a number of 32 bits.
+pub(crate) fn read_u32(memory: &[u8], pointer: i32) -> Option<u32> {
+    let bytes = bytes(memory, pointer, 4)?;
+    Some(u32::from_le_bytes(bytes.try_into().ok()?))
+}
+
+/// Hands the scratch bytes to the guest: its allocator makes room, and where they are and how many is
+/// written to two places of its memory. No bytes: both are 0, and the allocator is not called.
+pub(crate) fn hand_over(guest: &mut Guest<'_>, pointer_place: i32, length_place: i32) -> Answer {
+    let scratch = std::mem::take(&mut guest.data_mut().scratch);
+    let answer = hand_over_bytes(guest, &scratch, pointer_place, length_place);
+    guest.data_mut().scratch = scratch;
+    answer
+}
+
+fn hand_over_bytes(
+    guest: &mut Guest<'_>,
+    contents: &[u8],
+    pointer_place: i32,
+    length_place: i32,
+) -> Answer {
+    let Ok(length) = i32::try_from(contents.len()) else {
+        return Ok(Status::InternalFailure);
+    };
+    let mut pointer = 0;
+    if length > 0 {
+        let Some(allocate) = guest.data().allocate.clone() else {
+            return Ok(Status::InvalidMemoryAccess);
+        };
+        guest.data_mut().gate.set(Gate::ALLOCATING);
+        let allocated = allocate.call(&mut *guest, length);
+        guest.data_mut().gate.unset(Gate::ALLOCATING);
+        pointer = allocated?;
+        if pointer == 0 {
+            return Ok(Status::InvalidMemoryAccess);
+        }
+    }
+    let Some((memory, _)) = split(guest) else {
+        return Ok(Status::InvalidMemoryAccess);
+    };
+    match bytes_mut(memory, pointer, contents.len()) {
+        Some(place) => place.copy_from_slice(contents),
+        None => return Ok(Status::InvalidMemoryAccess),
+    }
+    if write_u32(memory, pointer_place, pointer as u32) != Status::Ok {
+        return Ok(Status::InvalidMemoryAccess);
+    }
+    Ok(write_u32(memory, length_place, length as u32))
+}

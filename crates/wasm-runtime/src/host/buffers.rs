@@ -1,0 +1,184 @@
+//! Buffers: the stream's bodies, what callouts brought, and configurations.
+
+use outrider_plugin_api::Direction;
+
+use crate::abi::{Buffer, Status};
+use crate::guest_memory::{Answer, Guest, bytes, hand_over, split, write_u32};
+use crate::state::{Moment, State};
+
+/// How long a buffer is; an error: it is not there.
+fn length(state: &mut State, buffer: Buffer) -> Result<usize, Status> {
+    match buffer {
+        Buffer::Body(direction) => Ok(state
+            .stream()
+            .and_then(|stream| stream.body_len(direction))
+            .unwrap_or(0)),
+        Buffer::CalloutBody if !state.response.is_there => Err(Status::NotFound),
+        Buffer::CalloutBody | Buffer::GrpcMessage => Ok(state.response.body.len()),
+        Buffer::VmConfiguration => Ok(state.shared.options.vm_configuration.len()),
+        Buffer::PluginConfiguration if state.moment == Moment::Configure => {
+            let root = state.root;
+            Ok(state.contexts.root(root).map_or(0, |root| root.text.len()))
+        }
+        Buffer::PluginConfiguration => Err(Status::NotFound),
+        Buffer::ForeignArguments => Ok(state.foreign.len()),
+        Buffer::Network => Ok(0),
+    }
+}
+
+/// A part of what lies in pieces.
+fn take(piece: &[u8], offset: &mut usize, start: usize, end: usize, into: &mut Vec<u8>) {
+    let from = start.saturating_sub(*offset).min(piece.len());
+    let to = end.saturating_sub(*offset).min(piece.len());
+    if let Some(part) = piece.get(from..to) {
+        into.extend_from_slice(part);
+    }
+    *offset += piece.len();
+}
+
+fn copy(state: &mut State, buffer: Buffer, start: usize, end: usize) {
+    let mut scratch = std::mem::take(&mut state.scratch);
+    scratch.clear();
+    let mut offset = 0;
+    let mut whole = |bytes: &[u8]| take(bytes, &mut offset, start, end, &mut scratch);
+    match buffer {
+        Buffer::Body(direction) => {
+            if let Some(stream) = state.stream() {
+                stream.body_pieces(direction, &mut whole);
+            }
+        }
+        Buffer::CalloutBody | Buffer::GrpcMessage => whole(&state.response.body),
+        Buffer::VmConfiguration => whole(&state.shared.options.vm_configuration),
+        Buffer::PluginConfiguration => {
+            let root = state.root;
+            if let Some(root) = state.contexts.root(root) {
+                whole(&root.text);
+            }
+        }
+        Buffer::ForeignArguments => whole(&state.foreign),
+        Buffer::Network => {}
+    }
+    state.scratch = scratch;
+}
+
+pub(crate) fn get(
+    guest: &mut Guest<'_>,
+    buffer: i32,
+    start: i32,
+    most: i32,
+    value: i32,
+    length_place: i32,
+) -> Answer {
+    let Some(buffer) = Buffer::from_number(buffer) else {
+        return Ok(Status::BadArgument);
+    };
+    let state = guest.data_mut();
+    let length = match length(state, buffer) {
+        Ok(length) => length,
+        Err(status) => return Ok(status),
+    };
+    let start = (start as u32 as usize).min(length);
+    let end = start.saturating_add(most as u32 as usize).min(length);
+    copy(state, buffer, start, end);
+    hand_over(guest, value, length_place)
+}
+
+pub(crate) fn configuration(guest: &mut Guest<'_>, value: i32, length_place: i32) -> Answer {
+    let state = guest.data_mut();
+    // The first version of the ABI has one function for both.
+    let buffer = if state.moment == Moment::VmStart {
+        Buffer::VmConfiguration
+    } else {
+        Buffer::PluginConfiguration
+    };
+    match length(state, buffer) {
+        Ok(length) => copy(state, buffer, 0, length),
+        Err(_) => state.scratch.clear(),
+    }
+    hand_over(guest, value, length_place)
+}
+
+pub(crate) fn status(guest: &mut Guest<'_>, buffer: i32, length_place: i32, flags: i32) -> Answer {
+    let Some(buffer) = Buffer::from_number(buffer) else {
+        return Ok(Status::BadArgument);
+    };
+    let Some((memory, state)) = split(guest) else {
+        return Ok(Status::InvalidMemoryAccess);
+    };
+    let length = match length(state, buffer) {
+        Ok(length) => length,
+        Err(status) => return Ok(status),
+    };
+    let length = u32::try_from(length).unwrap_or(u32::MAX);
+    if write_u32(memory, length_place, length) != Status::Ok {
+        return Ok(Status::InvalidMemoryAccess);
+    }
+    Ok(write_u32(memory, flags, 0))
+}
+
+pub(crate) fn set(
+    guest: &mut Guest<'_>,
+    buffer: i32,
+    start: i32,
+    size: i32,
+    value: i32,
+    length: i32,
+) -> Answer {
+    let Some(buffer) = Buffer::from_number(buffer) else {
+        return Ok(Status::BadArgument);
+    };
+    let Some((memory, state)) = split(guest) else {
+        return Ok(Status::InvalidMemoryAccess);
+    };
+    let Some(value) = bytes(memory, value, length) else {
+        return Ok(Status::InvalidMemoryAccess);
+    };
+    let Buffer::Body(direction) = buffer else {
+        return Ok(Status::BadArgument);
+    };
+    Ok(splice(
+        state,
+        direction,
+        start as u32 as usize,
+        size as u32 as usize,
+        value,
+    ))
+}
+
+/// As in Envoy, a body is changed at its ends only, but for `relaxed` mode: a part at its beginning is
+/// replaced, or something is put at its end.
+fn splice(
+    state: &mut State,
+    direction: Direction,
+    start: usize,
+    size: usize,
+    value: &[u8],
+) -> Status {
+    if state.moment == Moment::Log {
+        return Status::BadArgument;
+    }
+    let relaxed = state.shared.options.relaxed;
+    let Some(stream) = state.stream_mut() else {
+        return Status::BadArgument;
+    };
+    let Some(length) = stream.body_len(direction) else {
+        return Status::BadArgument;
+    };
+    let part = if start == 0 {
+        0..size.min(length)
+    } else if start >= length {
+        length..length
+    } else if relaxed {
+        start..start.saturating_add(size).min(length)
+    } else {
+        return Status::BadArgument;
+    };
+    match stream.splice_body(direction, part, value) {
+        Ok(()) => Status::Ok,
+        Err(error) => {
+            let message = format!("proxy_set_buffer_bytes: {error}");
+            state.log(outrider_plugin_api::LogLevel::Warn, &message);
+            Status::InternalFailure
+        }
+    }
+}

@@ -1,0 +1,269 @@
+//! Header maps: the stream's, and those of callouts' responses.
+//!
+//! As in Envoy, a guest has a map from the callback that brings it until that direction goes on: later it is
+//! absent, though the proxy still has it. In `relaxed` mode what the proxy has can be read.
+
+use outrider_plugin_api::HeaderMap;
+
+use crate::abi::{Map, Status};
+use crate::guest_memory::{Answer, Guest, bytes, hand_over, split, write_u32};
+use crate::pairs::{self, Pairs, Writer};
+use crate::state::{Moment, State};
+
+/// Whether the guest may read a map of its stream.
+fn may_read(state: &State, map: HeaderMap) -> bool {
+    let Some(context) = state.context() else {
+        return false;
+    };
+    context.maps.has(map) || (state.shared.options.relaxed && state.is_own())
+}
+
+/// Whether it may change it.
+fn may_change(state: &State, map: HeaderMap) -> bool {
+    state.moment != Moment::Log && state.context().is_some_and(|context| context.maps.has(map))
+}
+
+/// The names and values of a map that is not the stream's.
+fn other(state: &State, map: Map) -> Option<&Pairs> {
+    match map {
+        Map::CalloutHeaders | Map::GrpcInitialMetadata => Some(&state.response.headers),
+        Map::CalloutTrailers | Map::GrpcTrailingMetadata => Some(&state.response.trailers),
+        Map::Stream(_) => None,
+    }
+}
+
+/// A value to the scratch bytes. Whether the map, and the name in it, are there.
+fn find(state: &mut State, map: Map, name: &[u8]) -> Option<bool> {
+    let mut scratch = std::mem::take(&mut state.scratch);
+    scratch.clear();
+    let found = match map {
+        Map::Stream(map) if may_read(state, map) => state.stream().map(|stream| {
+            stream
+                .header(map, name, 0)
+                .map(|value| scratch.extend_from_slice(value))
+                .is_some()
+        }),
+        Map::Stream(_) => None,
+        _ => other(state, map).map(|pairs| {
+            pairs
+                .iter()
+                .find(|(key, _)| key.eq_ignore_ascii_case(name))
+                .map(|(_, value)| scratch.extend_from_slice(value))
+                .is_some()
+        }),
+    };
+    state.scratch = scratch;
+    found
+}
+
+pub(crate) fn get(
+    guest: &mut Guest<'_>,
+    map: i32,
+    key: i32,
+    key_length: i32,
+    value: i32,
+    length: i32,
+) -> Answer {
+    let Some(map) = Map::from_number(map) else {
+        return Ok(Status::BadArgument);
+    };
+    let Some((memory, state)) = split(guest) else {
+        return Ok(Status::InvalidMemoryAccess);
+    };
+    let Some(name) = bytes(memory, key, key_length) else {
+        return Ok(Status::InvalidMemoryAccess);
+    };
+    match find(state, map, name) {
+        Some(true) => hand_over(guest, value, length),
+        // The first version of the ABI knows no absent header.
+        Some(false) if state.is_first_version => hand_over(guest, value, length),
+        Some(false) => Ok(Status::NotFound),
+        None if state.moment == Moment::Log => Ok(Status::NotFound),
+        None if state.shared.options.relaxed => Ok(Status::NotFound),
+        None => Ok(Status::BadArgument),
+    }
+}
+
+/// What can be done to a map.
+enum Change<'a> {
+    Add(&'a [u8], &'a [u8]),
+    Replace(&'a [u8], &'a [u8]),
+    Remove(&'a [u8]),
+}
+
+fn change(state: &mut State, map: i32, change: &Change<'_>) -> Status {
+    let Some(Map::Stream(map)) = Map::from_number(map) else {
+        return Status::BadArgument;
+    };
+    if !may_change(state, map) {
+        return Status::BadArgument;
+    }
+    let Some(stream) = state.stream_mut() else {
+        return Status::BadArgument;
+    };
+    let done = match change {
+        Change::Add(name, value) => stream.add_header(map, name, value),
+        Change::Replace(name, value) => stream.set_header(map, name, value),
+        Change::Remove(name) => stream.remove_header(map, name),
+    };
+    note_change(state, map);
+    if done {
+        Status::Ok
+    } else {
+        Status::BadArgument
+    }
+}
+
+/// As in Envoy, the route follows the request's headers.
+fn note_change(state: &mut State, map: HeaderMap) {
+    if map == HeaderMap::RequestHeaders
+        && let Some(context) = state.context_mut()
+    {
+        context.route_is_stale = true;
+    }
+}
+
+pub(crate) fn add(
+    guest: &mut Guest<'_>,
+    map: i32,
+    key: i32,
+    key_length: i32,
+    value: i32,
+    length: i32,
+) -> Answer {
+    let Some((memory, state)) = split(guest) else {
+        return Ok(Status::InvalidMemoryAccess);
+    };
+    Ok(
+        match (bytes(memory, key, key_length), bytes(memory, value, length)) {
+            (Some(name), Some(value)) => change(state, map, &Change::Add(name, value)),
+            _ => Status::InvalidMemoryAccess,
+        },
+    )
+}
+
+pub(crate) fn replace(
+    guest: &mut Guest<'_>,
+    map: i32,
+    key: i32,
+    key_length: i32,
+    value: i32,
+    length: i32,
+) -> Answer {
+    let Some((memory, state)) = split(guest) else {
+        return Ok(Status::InvalidMemoryAccess);
+    };
+    Ok(
+        match (bytes(memory, key, key_length), bytes(memory, value, length)) {
+            (Some(name), Some(value)) => change(state, map, &Change::Replace(name, value)),
+            _ => Status::InvalidMemoryAccess,
+        },
+    )
+}
+
+pub(crate) fn remove(guest: &mut Guest<'_>, map: i32, key: i32, key_length: i32) -> Answer {
+    let Some((memory, state)) = split(guest) else {
+        return Ok(Status::InvalidMemoryAccess);
+    };
+    Ok(match bytes(memory, key, key_length) {
+        Some(name) => change(state, map, &Change::Remove(name)),
+        None => Status::InvalidMemoryAccess,
+    })
+}
+
+/// Collects a map; one that is absent is empty.
+fn collect(state: &State, map: Map, writer: &mut Writer) {
+    match map {
+        Map::Stream(map) => {
+            if may_read(state, map)
+                && let Some(stream) = state.stream()
+            {
+                stream.headers(map, &mut |name, value| writer.push(name, value));
+            }
+        }
+        _ => {
+            for (name, value) in other(state, map).into_iter().flatten() {
+                writer.push(name, value);
+            }
+        }
+    }
+}
+
+pub(crate) fn get_pairs(guest: &mut Guest<'_>, map: i32, place: i32, length: i32) -> Answer {
+    let Some(map) = Map::from_number(map) else {
+        return Ok(Status::BadArgument);
+    };
+    let state = guest.data_mut();
+    let mut writer = std::mem::take(&mut state.writer);
+    writer.clear();
+    collect(state, map, &mut writer);
+    state.scratch.clear();
+    writer.write(&mut state.scratch);
+    state.writer = writer;
+    hand_over(guest, place, length)
+}
+
+pub(crate) fn set_pairs(guest: &mut Guest<'_>, map: i32, place: i32, length: i32) -> Answer {
+    let Some((memory, state)) = split(guest) else {
+        return Ok(Status::InvalidMemoryAccess);
+    };
+    let Some(Map::Stream(map)) = Map::from_number(map) else {
+        return Ok(Status::BadArgument);
+    };
+    let Some(bytes) = bytes(memory, place, length) else {
+        return Ok(Status::InvalidMemoryAccess);
+    };
+    if !may_change(state, map) {
+        return Ok(Status::BadArgument);
+    }
+    let Some(stream) = state.stream_mut() else {
+        return Ok(Status::BadArgument);
+    };
+    let mut names: Vec<Vec<u8>> = Vec::new();
+    stream.headers(map, &mut |name, _| {
+        if !names.iter().any(|known| known == name) {
+            names.push(name.to_vec());
+        }
+    });
+    for name in &names {
+        stream.remove_header(map, name);
+    }
+    // As in Envoy, what is no map is an empty one.
+    for (name, value) in pairs::read(bytes).unwrap_or_default() {
+        stream.add_header(map, name, value);
+    }
+    note_change(state, map);
+    Ok(Status::Ok)
+}
+
+pub(crate) fn size(guest: &mut Guest<'_>, map: i32, place: i32) -> Answer {
+    let Some((memory, state)) = split(guest) else {
+        return Ok(Status::InvalidMemoryAccess);
+    };
+    let Some(map) = Map::from_number(map) else {
+        return Ok(Status::BadArgument);
+    };
+    // As in Envoy: the bytes of names and values, not those of the map as it is handed over.
+    let mut size = 0;
+    match map {
+        Map::Stream(map) => {
+            if state.moment == Moment::Log || !may_read(state, map) {
+                return Ok(Status::BadArgument);
+            }
+            let Some(stream) = state.stream() else {
+                return Ok(Status::BadArgument);
+            };
+            stream.headers(map, &mut |name, value| size += name.len() + value.len());
+        }
+        _ => {
+            for (name, value) in other(state, map).into_iter().flatten() {
+                size += name.len() + value.len();
+            }
+        }
+    }
+    Ok(write_u32(
+        memory,
+        place,
+        u32::try_from(size).unwrap_or(u32::MAX),
+    ))
+}

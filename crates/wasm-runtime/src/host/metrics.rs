@@ -1,0 +1,94 @@
+//! Metrics that guests define.
+//!
+//! Envoy takes new metrics only while a configuration loads. One that a guest defines there is Envoy's, by
+//! the name `wasmcustom.<name>` as in Envoy's host; one that it defines later is counted by the process, for
+//! guests to read, and becomes Envoy's with the next configuration in which it is defined.
+
+use std::sync::atomic::Ordering;
+
+use outrider_plugin_api::MetricKind;
+
+use crate::abi::Status;
+use crate::guest_memory::{Answer, Guest, bytes, split, write_u32, write_u64};
+use crate::state::MetricChange;
+
+pub(crate) fn define(
+    guest: &mut Guest<'_>,
+    kind: i32,
+    name: i32,
+    length: i32,
+    place: i32,
+) -> Answer {
+    let kind = match kind {
+        0 => MetricKind::Counter,
+        1 => MetricKind::Gauge,
+        2 => MetricKind::Histogram,
+        _ => return Ok(Status::BadArgument),
+    };
+    let Some((memory, state)) = split(guest) else {
+        return Ok(Status::InvalidMemoryAccess);
+    };
+    let Some(name) = bytes(memory, name, length) else {
+        return Ok(Status::InvalidMemoryAccess);
+    };
+    let name = String::from_utf8_lossy(name);
+    let metrics = state.lent.metrics_mut();
+    let number = state.shared.metrics().define(kind, &name, metrics);
+    Ok(match number {
+        Some(number) => write_u32(memory, place, number),
+        None => Status::InternalFailure,
+    })
+}
+
+/// Changes a metric: by an amount, or to a value.
+fn change(guest: &mut Guest<'_>, number: i32, amount: i64, sets: bool) -> Answer {
+    let state = guest.data_mut();
+    let names = state.shared.metrics();
+    let Some(metric) = names.get(number as u32) else {
+        return Ok(Status::NotFound);
+    };
+    let change = match (metric.kind, sets) {
+        (MetricKind::Counter, false) if amount <= 0 => return Ok(Status::BadArgument),
+        (MetricKind::Histogram, false) => return Ok(Status::BadArgument),
+        // As in Envoy: to record a value of a counter is to add it.
+        (MetricKind::Counter, _) | (MetricKind::Gauge, false) => {
+            metric.own.fetch_add(amount as u64, Ordering::Relaxed);
+            metric.id.map(|id| MetricChange::Add(id, amount))
+        }
+        (MetricKind::Gauge, true) => {
+            metric.own.store(amount as u64, Ordering::Relaxed);
+            metric.id.map(|id| MetricChange::Record(id, amount as u64))
+        }
+        (MetricKind::Histogram, true) => {
+            metric.id.map(|id| MetricChange::Record(id, amount as u64))
+        }
+    };
+    drop(names);
+    if let Some(change) = change {
+        state.change_metric(change);
+    }
+    Ok(Status::Ok)
+}
+
+pub(crate) fn increment(guest: &mut Guest<'_>, number: i32, amount: i64) -> Answer {
+    change(guest, number, amount, false)
+}
+
+pub(crate) fn record(guest: &mut Guest<'_>, number: i32, value: i64) -> Answer {
+    change(guest, number, value, true)
+}
+
+pub(crate) fn get(guest: &mut Guest<'_>, number: i32, place: i32) -> Answer {
+    let Some((memory, state)) = split(guest) else {
+        return Ok(Status::InvalidMemoryAccess);
+    };
+    let value = {
+        let names = state.shared.metrics();
+        match names.get(number as u32) {
+            None => return Ok(Status::NotFound),
+            Some(metric) if metric.kind == MetricKind::Histogram => return Ok(Status::BadArgument),
+            Some(metric) => metric.own.load(Ordering::Relaxed),
+        }
+    };
+    Ok(write_u64(memory, place, value))
+}

@@ -1,0 +1,129 @@
+//! All that the compiler cannot check of this crate: what is lent to host calls for the time of one call of
+//! the guest.
+//!
+//! A stream is handed to a plugin as `&mut dyn Stream`, for the time of a call. Host functions run inside of
+//! that call, but Wasmtime gives them only the store's data, which outlives the call. So the reference is
+//! put there without its lifetime, and taken out before the call returns: [`lend`] is the only way in, and
+//! it takes out what it put in whatever happens in between, panics included.
+
+#![expect(
+    unsafe_code,
+    reason = "a reference whose lifetime is a call's lies in data that outlives it"
+)]
+
+use std::ptr::NonNull;
+
+use outrider_plugin_api::{Metrics, Stream};
+use wasmtime::Store;
+
+use crate::state::State;
+
+/// What host calls may use during one call of the guest.
+#[derive(Default)]
+pub(crate) struct Lent {
+    stream: Option<NonNull<dyn Stream>>,
+    metrics: Option<NonNull<dyn Metrics>>,
+}
+
+// SAFETY: outside of `lend` both are none, and within it the store does not leave its thread: `lend` holds
+// it by an exclusive reference.
+unsafe impl Send for Lent {}
+
+impl std::fmt::Debug for Lent {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Lent")
+            .field("stream", &self.stream.is_some())
+            .field("metrics", &self.metrics.is_some())
+            .finish()
+    }
+}
+
+impl Lent {
+    /// The stream of the call that is going on.
+    #[inline]
+    pub(crate) fn stream(&self) -> Option<&dyn Stream> {
+        // SAFETY: `lend` put it there and holds the reference that it was made of, exclusively, until it
+        // takes it out; whoever has `&self` has it within that time, and nobody has `&mut self`.
+        self.stream.map(|stream| unsafe { stream.as_ref() })
+    }
+
+    /// The same, to change.
+    #[inline]
+    pub(crate) fn stream_mut(&mut self) -> Option<&mut (dyn Stream + 'static)> {
+        // SAFETY: as above; `&mut self` makes it the only reference.
+        self.stream.map(|mut stream| unsafe { stream.as_mut() })
+    }
+
+    /// What the proxy offers while a plugin is loaded or configured.
+    pub(crate) fn metrics_mut(&mut self) -> Option<&mut (dyn Metrics + 'static)> {
+        // SAFETY: as for the stream.
+        self.metrics.map(|mut metrics| unsafe { metrics.as_mut() })
+    }
+}
+
+/// What is lent for one call.
+pub(crate) enum Loan<'a> {
+    Stream(&'a mut dyn Stream),
+    Metrics(&'a mut dyn Metrics),
+    Nothing,
+}
+
+impl Loan<'_> {
+    fn erase(self) -> Lent {
+        match self {
+            Loan::Stream(stream) => {
+                let stream = NonNull::from(stream);
+                // SAFETY: the two types differ in the trait object's lifetime only. `lend` sees to it that
+                // the pointer is not used after that.
+                let stream = unsafe {
+                    std::mem::transmute::<NonNull<dyn Stream + '_>, NonNull<dyn Stream + 'static>>(
+                        stream,
+                    )
+                };
+                Lent {
+                    stream: Some(stream),
+                    metrics: None,
+                }
+            }
+            Loan::Metrics(metrics) => {
+                let metrics = NonNull::from(metrics);
+                // SAFETY: as above.
+                let metrics = unsafe {
+                    std::mem::transmute::<NonNull<dyn Metrics + '_>, NonNull<dyn Metrics + 'static>>(
+                        metrics,
+                    )
+                };
+                Lent {
+                    stream: None,
+                    metrics: Some(metrics),
+                }
+            }
+            Loan::Nothing => Lent::default(),
+        }
+    }
+}
+
+/// Takes the loan out again, also when a panic passes.
+struct Lending<'a> {
+    store: &'a mut Store<State>,
+    before: Lent,
+}
+
+impl Drop for Lending<'_> {
+    fn drop(&mut self) {
+        self.store.data_mut().lent = std::mem::take(&mut self.before);
+    }
+}
+
+/// Runs `run` with the loan in the store's data.
+#[inline]
+pub(crate) fn lend<R>(
+    store: &mut Store<State>,
+    loan: Loan<'_>,
+    run: impl FnOnce(&mut Store<State>) -> R,
+) -> R {
+    let lent = loan.erase();
+    let before = std::mem::replace(&mut store.data_mut().lent, lent);
+    let lending = Lending { store, before };
+    run(lending.store)
+}

@@ -1,0 +1,371 @@
+//! What host functions find in the store of the VM that calls them.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use outrider_plugin_api::{LogLevel, MetricId, Reply, Stream};
+use wasmtime::{Memory, ResourceLimiter, TypedFunc};
+
+use crate::contexts::{Context, Contexts};
+use crate::memory::Lent;
+use crate::pairs::{Pairs, Writer};
+use crate::shared::Shared;
+
+/// Whether host functions take the short way, and if not, why.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Gate(u8);
+
+impl Gate {
+    /// Each call is logged.
+    pub(crate) const TRACE: Self = Self(1);
+    /// The guest's start functions run.
+    pub(crate) const STARTING: Self = Self(2);
+    /// The guest's allocator runs.
+    pub(crate) const ALLOCATING: Self = Self(4);
+
+    #[inline]
+    pub(crate) fn is_open(self) -> bool {
+        self.0 == 0
+    }
+
+    #[inline]
+    pub(crate) fn set(&mut self, other: Self) {
+        self.0 |= other.0;
+    }
+
+    #[inline]
+    pub(crate) fn unset(&mut self, other: Self) {
+        self.0 &= !other.0;
+    }
+
+    pub(crate) fn has(self, other: Self) -> bool {
+        self.0 & other.0 != 0
+    }
+}
+
+/// What came of a callout, while the guest is told of it.
+#[derive(Debug, Default)]
+pub(crate) struct Response {
+    /// The guest is being told of it.
+    pub(crate) is_there: bool,
+    pub(crate) headers: Pairs,
+    pub(crate) body: Vec<u8>,
+    pub(crate) trailers: Pairs,
+}
+
+/// Which callback of the guest runs, as far as host functions care.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum Moment {
+    /// One with a stream.
+    #[default]
+    Stream,
+    /// The stream is over: maps can be read, and nothing else can be done.
+    Log,
+    /// The VM's configuration can be read.
+    VmStart,
+    /// So can the plugin's.
+    Configure,
+    /// A root's, or none at all.
+    Other,
+}
+
+/// What is to be done about metrics once there is a stream.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum MetricChange {
+    Add(MetricId, i64),
+    Record(MetricId, u64),
+}
+
+/// Memory and tables within the budget.
+#[derive(Debug)]
+pub(crate) struct Limits {
+    budget: usize,
+    /// Bytes in use.
+    pub(crate) used: usize,
+    /// The guest was refused more, since the present call began.
+    pub(crate) refused: bool,
+}
+
+/// More elements than this a guest's tables do not have: large Go programs use 200,000.
+const MOST_ELEMENTS: usize = 4_000_000;
+
+impl Limits {
+    pub(crate) fn new(budget: usize) -> Self {
+        Self {
+            budget,
+            used: 0,
+            refused: false,
+        }
+    }
+}
+
+impl ResourceLimiter for Limits {
+    fn memory_growing(
+        &mut self,
+        current: usize,
+        desired: usize,
+        _maximum: Option<usize>,
+    ) -> wasmtime::Result<bool> {
+        let used = self.used.saturating_sub(current).saturating_add(desired);
+        if used > self.budget {
+            self.refused = true;
+            return Ok(false);
+        }
+        self.used = used;
+        Ok(true)
+    }
+
+    fn table_growing(
+        &mut self,
+        _current: usize,
+        desired: usize,
+        _maximum: Option<usize>,
+    ) -> wasmtime::Result<bool> {
+        Ok(desired <= MOST_ELEMENTS)
+    }
+
+    fn memories(&self) -> usize {
+        1
+    }
+
+    fn tables(&self) -> usize {
+        16
+    }
+}
+
+/// See the module.
+pub(crate) struct State {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) lent: Lent,
+    pub(crate) gate: Gate,
+    pub(crate) limits: Limits,
+    pub(crate) memory: Option<Memory>,
+    pub(crate) allocate: Option<TypedFunc<i32, i32>>,
+    pub(crate) contexts: Contexts,
+    pub(crate) moment: Moment,
+    /// The place of the context whose stream is lent.
+    pub(crate) own: Option<usize>,
+    /// The number of that context; 0: none.
+    pub(crate) own_id: u32,
+    /// The number of the context that the guest acts for.
+    pub(crate) effective: u32,
+    /// The root of the callback that runs.
+    pub(crate) root: u32,
+    /// What the guest replied to the stream that is lent.
+    pub(crate) reply: Option<Box<Reply>>,
+    /// What a callout brought.
+    pub(crate) response: Response,
+    /// Bytes on their way into the guest's memory.
+    pub(crate) scratch: Vec<u8>,
+    pub(crate) writer: Writer,
+    /// What a foreign function was given.
+    pub(crate) foreign: Vec<u8>,
+    /// The guest was made for ABI 0.1.0.
+    pub(crate) is_first_version: bool,
+    /// The errors that the guest logged since its start, or its configuration, began.
+    pub(crate) complaints: Vec<String>,
+    /// Lines that were logged where there was nothing to log to.
+    unsaid: VecDeque<(LogLevel, String)>,
+    /// The same of metrics.
+    uncounted: Vec<MetricChange>,
+    /// Contexts whose guest has said that it is done with them.
+    pub(crate) done: Vec<u32>,
+}
+
+impl std::fmt::Debug for State {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("State")
+            .field("plugin", &self.shared.plugin)
+            .field("limits", &self.limits)
+            .field("contexts", &self.contexts)
+            .finish_non_exhaustive()
+    }
+}
+
+/// How many lines are kept until there is something to log to.
+const MOST_UNSAID: usize = 256;
+/// How many errors of a guest are kept that refuses its configuration.
+const MOST_COMPLAINTS: usize = 8;
+/// How many changes of metrics are.
+const MOST_UNCOUNTED: usize = 4096;
+
+impl State {
+    pub(crate) fn new(shared: Arc<Shared>) -> Self {
+        let limits = Limits::new(shared.memory_budget);
+        let mut gate = Gate(0);
+        if shared.options.trace {
+            gate.set(Gate::TRACE);
+        }
+        Self {
+            shared,
+            lent: Lent::default(),
+            gate,
+            limits,
+            memory: None,
+            allocate: None,
+            contexts: Contexts::default(),
+            moment: Moment::Other,
+            own: None,
+            own_id: 0,
+            effective: 0,
+            root: 0,
+            reply: None,
+            response: Response::default(),
+            scratch: Vec::new(),
+            writer: Writer::default(),
+            foreign: Vec::new(),
+            is_first_version: false,
+            complaints: Vec::new(),
+            unsaid: VecDeque::new(),
+            uncounted: Vec::new(),
+            done: Vec::new(),
+        }
+    }
+
+    /// Whether the guest acts for the stream that is lent.
+    #[inline]
+    pub(crate) fn is_own(&self) -> bool {
+        self.own_id != 0 && self.effective == self.own_id
+    }
+
+    /// The stream that the guest acts for, if it is at hand.
+    #[inline]
+    pub(crate) fn stream(&self) -> Option<&dyn Stream> {
+        if self.is_own() {
+            self.lent.stream()
+        } else {
+            None
+        }
+    }
+
+    /// The same, to change.
+    #[inline]
+    pub(crate) fn stream_mut(&mut self) -> Option<&mut (dyn Stream + 'static)> {
+        if self.is_own() {
+            self.lent.stream_mut()
+        } else {
+            None
+        }
+    }
+
+    /// The context that the guest acts for, if it is a stream's.
+    #[inline]
+    pub(crate) fn context(&self) -> Option<&Context> {
+        let place = if self.is_own() {
+            self.own?
+        } else {
+            self.contexts.find(self.effective)?
+        };
+        self.contexts.at(place)
+    }
+
+    /// The same, to change.
+    #[inline]
+    pub(crate) fn context_mut(&mut self) -> Option<&mut Context> {
+        let place = if self.is_own() {
+            self.own?
+        } else {
+            self.contexts.find(self.effective)?
+        };
+        self.contexts.at_mut(place)
+    }
+
+    /// The number of the root of the context that the guest acts for.
+    pub(crate) fn effective_root(&self) -> u32 {
+        match self.context() {
+            Some(context) => context.root,
+            None => self.root,
+        }
+    }
+
+    /// The guest logs something: why it refuses a configuration is among its last errors.
+    #[inline]
+    pub(crate) fn note_line(&mut self, level: LogLevel, line: &[u8]) {
+        if level == LogLevel::Error
+            && matches!(self.moment, Moment::VmStart | Moment::Configure)
+            && self.complaints.len() < MOST_COMPLAINTS
+        {
+            self.complaints
+                .push(String::from_utf8_lossy(line).trim().to_owned());
+        }
+    }
+
+    /// What the guest waits with its stream's route for: the request's headers have changed.
+    pub(crate) fn refresh_route(&mut self) {
+        if let Some(place) = self.own
+            && let Some(context) = self.contexts.at_mut(place)
+            && std::mem::take(&mut context.route_is_stale)
+            && let Some(stream) = self.lent.stream_mut()
+        {
+            stream.clear_route_cache();
+        }
+    }
+
+    /// Whether lines of a level are written.
+    pub(crate) fn log_enabled(&mut self, level: LogLevel) -> bool {
+        if let Some(stream) = self.lent.stream() {
+            stream.log_enabled(level)
+        } else if let Some(metrics) = self.lent.metrics_mut() {
+            metrics.log_enabled(level)
+        } else {
+            level >= LogLevel::Info
+        }
+    }
+
+    /// Writes a line, now or, where there is nothing to write to, when there is.
+    pub(crate) fn log(&mut self, level: LogLevel, message: &str) {
+        if let Some(stream) = self.lent.stream() {
+            if stream.log_enabled(level) {
+                stream.log(level, message);
+            }
+        } else if let Some(metrics) = self.lent.metrics_mut() {
+            if metrics.log_enabled(level) {
+                metrics.log(level, &self.shared.plugin, message);
+            }
+        } else if self.unsaid.len() < MOST_UNSAID {
+            self.unsaid.push_back((level, message.to_owned()));
+        }
+    }
+
+    /// Adds to a metric, or sets it.
+    pub(crate) fn change_metric(&mut self, change: MetricChange) {
+        match self.lent.stream_mut() {
+            Some(stream) => apply(stream, change),
+            None if self.uncounted.len() < MOST_UNCOUNTED => self.uncounted.push(change),
+            None => {}
+        }
+    }
+
+    /// There is a stream: what waited for one is said and counted.
+    #[inline]
+    pub(crate) fn catch_up(&mut self) {
+        if !self.unsaid.is_empty() || !self.uncounted.is_empty() {
+            self.catch_up_now();
+        }
+    }
+
+    #[cold]
+    fn catch_up_now(&mut self) {
+        let unsaid = std::mem::take(&mut self.unsaid);
+        for (level, line) in unsaid {
+            self.log(level, &line);
+        }
+        let uncounted = std::mem::take(&mut self.uncounted);
+        for change in uncounted {
+            self.change_metric(change);
+        }
+    }
+
+    /// What waited for a stream in a VM that is over.
+    pub(crate) fn inherit(&mut self, other: &mut Self) {
+        self.unsaid.append(&mut other.unsaid);
+        self.uncounted.append(&mut other.uncounted);
+    }
+}
+
+fn apply(stream: &mut dyn Stream, change: MetricChange) {
+    match change {
+        MetricChange::Add(metric, amount) => stream.add_metric(metric, amount),
+        MetricChange::Record(metric, value) => stream.record_metric(metric, value),
+    }
+}

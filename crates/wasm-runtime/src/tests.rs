@@ -1,0 +1,13 @@
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test, its helpers included, fails by panicking"
+)]
+
+mod callouts;
+mod fake;
+mod faults;
+mod loading;
+mod streams;

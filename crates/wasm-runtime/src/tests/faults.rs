@@ -1,0 +1,227 @@
+//! What guests do wrong, and what becomes of their streams and of others.
+
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use outrider_plugin_api::{Cause, Decision, Phase, Slot, Wake};
+
+use super::fake::{FakeStream, Probe, clock, guest, load, probe, source};
+
+/// A guest that fails on streams whose request has `x-fail`, in the way that `wrong` says.
+fn failing(wrong: &str) -> String {
+    format!(
+        r#"(data (i32.const 100) "x-fail")
+        (func $wrong (export "wrong_here") (param $id i32) {wrong})
+        (func (export "proxy_on_request_headers") (param i32 i32 i32) (result i32)
+          (if (i32.eqz (call $get (i32.const 0) (i32.const 100) (i32.const 6) (i32.const 0) (i32.const 4)))
+            (then (call $wrong (local.get 0))))
+          (i32.const 0))
+        (func (export "proxy_on_response_headers") (param i32 i32 i32) (result i32) (i32.const 0))"#
+    )
+}
+
+fn failing_stream() -> FakeStream {
+    let mut stream = FakeStream::new();
+    let map = outrider_plugin_api::HeaderMap::RequestHeaders;
+    let pair = (b"x-fail".to_vec(), b"1".to_vec());
+    stream.maps.get_mut(&map).unwrap().push(pair);
+    stream
+}
+
+/// One stream fails; one that had begun is told that it lost its state; later ones are served.
+fn fails_alone(probe: &Probe, cause: Cause, words: &[&str]) {
+    let (mut earlier, mut its) = (Slot::default(), FakeStream::new());
+    let served = probe.call(Phase::RequestHeaders, &mut earlier, &mut its);
+    assert_eq!(served, Ok(Decision::Continue));
+    let (mut slot, mut stream) = (Slot::default(), failing_stream());
+    let fault = probe
+        .call(Phase::RequestHeaders, &mut slot, &mut stream)
+        .unwrap_err();
+    assert_eq!(fault.cause, cause, "{fault}");
+    for word in words {
+        assert!(fault.message.contains(word), "{word}: {fault}");
+    }
+    let lost = probe
+        .call(Phase::ResponseHeaders, &mut earlier, &mut its)
+        .unwrap_err();
+    assert_eq!(lost.cause, Cause::Unavailable);
+    assert!(lost.message.contains("was lost"), "{lost}");
+    for slot in [slot, earlier] {
+        probe.configured.end(slot, 0);
+    }
+    let (mut later, mut its) = (Slot::default(), FakeStream::new());
+    let served = probe.call(Phase::RequestHeaders, &mut later, &mut its);
+    assert_eq!(served, Ok(Decision::Continue));
+    assert_eq!(probe.plugin.status().workers[0].replacements, 1);
+}
+
+#[test]
+fn traps_end_their_stream_and_the_vm_is_replaced() {
+    for (wrong, words) in [
+        (
+            "unreachable",
+            &[
+                "probe.wasm: proxy_on_request_headers: it ended itself (`unreachable`",
+                "in wrong",
+            ][..],
+        ),
+        (
+            "(drop (i32.load (i32.const 0x7fffffff)))",
+            &["out of bounds memory access"],
+        ),
+        (
+            "(drop (i32.div_u (i32.const 1) (i32.const 0)))",
+            &["divide by zero"],
+        ),
+        (
+            "(call $wrong (local.get $id))",
+            &["call stack exhausted", "called by wrong"],
+        ),
+    ] {
+        fails_alone(&probe(&failing(wrong)), Cause::Error, words);
+    }
+}
+
+#[test]
+fn an_endless_loop_ends_within_the_time_budget() {
+    let probe = probe(&failing("(loop $again (br $again))"));
+    let began = Instant::now();
+    fails_alone(&probe, Cause::Time, &["time budget of 50 ms"]);
+    let took = began.elapsed();
+    assert!(took >= Duration::from_millis(50), "{took:?}");
+    assert!(took < Duration::from_secs(20), "{took:?}");
+}
+
+#[test]
+fn memory_beyond_the_budget_is_refused() {
+    let probe = probe(&failing(
+        "(if (i32.eq (memory.grow (i32.const 100)) (i32.const -1)) (then unreachable))",
+    ));
+    fails_alone(&probe, Cause::Memory, &["refused memory beyond its budget"]);
+}
+
+#[test]
+fn a_loop_as_a_configuration_comes_ends_too() {
+    let body = r#"(func (export "proxy_on_configure") (param i32 i32) (result i32)
+      (loop $again (br $again)) (i32.const 1))"#;
+    let mut source = source(&guest(body));
+    source.time_budget = Duration::from_millis(10);
+    let refusal = load(source, "{}").unwrap_err().message;
+    assert!(refusal.contains("time budget of 5000 ms"), "{refusal}");
+}
+
+#[test]
+fn a_guest_that_fails_each_time_is_replaced_at_growing_distances() {
+    let (clock, now) = clock();
+    let mut source = source(&guest(&failing("unreachable")));
+    source.clock = clock;
+    let probe = load(source, "{}").unwrap();
+    let mut causes = Vec::new();
+    for _ in 0..6 {
+        let (mut slot, mut stream) = (Slot::default(), failing_stream());
+        let fault = probe
+            .call(Phase::RequestHeaders, &mut slot, &mut stream)
+            .unwrap_err();
+        causes.push(fault.cause);
+    }
+    let error = Cause::Error;
+    assert_eq!(
+        causes,
+        [
+            error,
+            error,
+            error,
+            error,
+            Cause::Unavailable,
+            Cause::Unavailable
+        ]
+    );
+    let status = &probe.plugin.status().workers[0];
+    assert!(status.memory.is_none());
+    let trouble = status.trouble.as_ref().unwrap();
+    assert!(trouble.contains("ended itself"), "{trouble}");
+    now.fetch_add(100, Ordering::Relaxed);
+    assert_eq!(probe.said(), [""; 0]);
+    assert!(probe.plugin.status().workers[0].trouble.is_none());
+}
+
+#[test]
+fn pointers_and_lengths_that_lie_outside_are_an_error_status() {
+    let probe = probe(
+        r#"(func (export "proxy_on_request_headers") (param i32 i32 i32) (result i32)
+          (call $say_number (call $log (i32.const 2) (i32.const -1) (i32.const 1)))
+          (call $say_number (call $log (i32.const 2) (i32.const 0) (i32.const -1)))
+          (call $say_number (call $get (i32.const 0) (i32.const 131070) (i32.const 5) (i32.const 0) (i32.const 4)))
+          (call $say_number (call $pairs (i32.const 0) (i32.const -4) (i32.const 4)))
+          (call $say_number (call $pairs (i32.const 0) (i32.const 0) (i32.const -1)))
+          (call $say_number (call $set_pairs (i32.const 0) (i32.const 1) (i32.const 131072)))
+          (call $say_number (call $add (i32.const 0) (i32.const 0) (i32.const 4) (i32.const -9) (i32.const 2)))
+          (i32.const 0))"#,
+    );
+    assert_eq!(probe.said(), ["06"; 7]);
+}
+
+#[test]
+fn an_allocator_that_gives_nothing_or_fails() {
+    for (allocator, words) in [
+        ("(i32.const 0)", None),
+        ("unreachable", Some("ended itself")),
+    ] {
+        let module = wat::parse_str(format!(
+            r#"(module
+              (import "env" "proxy_get_header_map_pairs" (func $pairs (param i32 i32 i32) (result i32)))
+              (memory (export "memory") 1)
+              (func (export "malloc") (param i32) (result i32) {allocator})
+              (func (export "proxy_abi_version_0_2_0"))
+              (func (export "proxy_on_request_headers") (param i32 i32 i32) (result i32)
+                (call $pairs (i32.const 0) (i32.const 0) (i32.const 4))))"#
+        ))
+        .unwrap();
+        let probe = load(source(&module), "{}").unwrap();
+        let (mut slot, mut stream) = (Slot::default(), FakeStream::new());
+        let outcome = probe.call(Phase::RequestHeaders, &mut slot, &mut stream);
+        match words {
+            // The status is what the callback answers: more than it may say stands for a pause.
+            None => assert!(matches!(outcome, Ok(Decision::Pause(_)))),
+            Some(words) => assert!(outcome.unwrap_err().message.contains(words)),
+        }
+    }
+}
+
+#[test]
+fn what_an_event_meets_after_the_vm_failed_is_a_fault_of_its_own() {
+    let probe = probe(
+        r#"(func (export "proxy_on_request_headers") (param i32 i32 i32) (result i32)
+          (if (i32.gt_u (local.get 1) (i32.const 4)) (then unreachable))
+          (i32.const 1))"#,
+    );
+    let (mut waiting, mut its) = (Slot::default(), FakeStream::new());
+    probe
+        .call(Phase::RequestHeaders, &mut waiting, &mut its)
+        .unwrap();
+    assert_eq!(its.timers.len(), 1);
+    let (mut slot, mut stream) = (Slot::default(), failing_stream());
+    probe
+        .call(Phase::RequestHeaders, &mut slot, &mut stream)
+        .unwrap_err();
+    let fault = probe
+        .configured
+        .event(&mut waiting, Wake::Timer(1), &mut its)
+        .unwrap_err();
+    assert_eq!(fault.cause, Cause::Unavailable);
+}
+
+#[test]
+fn a_panic_of_the_host_leaves_a_vm_that_is_replaced() {
+    let probe = probe(
+        r#"(func (export "proxy_on_request_headers") (param i32 i32 i32) (result i32)
+          (call $say (i32.const 0) (i32.const 1)) (i32.const 0))"#,
+    );
+    let (mut slot, mut stream) = (Slot::default(), FakeStream::new());
+    stream.panics = true;
+    let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        probe.call(Phase::RequestHeaders, &mut slot, &mut stream)
+    }));
+    assert!(panicked.is_err());
+    assert_eq!(probe.said().len(), 1);
+}
