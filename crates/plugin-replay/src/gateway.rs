@@ -14,10 +14,11 @@ use tempfile::TempDir;
 use crate::output::Output;
 use crate::replay::Tools;
 
-/// How long a gateway may take to serve, and to end. Busy machines are slow.
-const PATIENCE: Duration = Duration::from_mins(1);
+/// How long a gateway may take to serve, and to end. Busy machines are slow, and a large Wasm plugin takes
+/// seconds for each of its configurations.
+const PATIENCE: Duration = Duration::from_mins(5);
 /// How long Envoy may take to take or refuse a document.
-const VERDICT: Duration = Duration::from_secs(10);
+const VERDICT: Duration = Duration::from_mins(1);
 /// The last line of what the command says of its start.
 const STARTED: &str = "Ctrl-C drains and stops";
 
