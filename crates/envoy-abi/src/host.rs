@@ -214,6 +214,12 @@ impl Host for EnvoyHost<'_> {
         self.count_headers(map, name)
     }
 
+    fn header_map_len(&self, map: HeaderMap) -> Option<usize> {
+        // SAFETY: the filter is alive during its hook.
+        let size = unsafe { (self.callbacks.http_get_headers_size)(self.filter, map_number(map)) };
+        (size > 0).then_some(size)
+    }
+
     fn headers(&self, map: HeaderMap, visit: &mut dyn FnMut(&[u8], &[u8])) {
         let map = map_number(map);
         // SAFETY: the filter is alive during its hook.

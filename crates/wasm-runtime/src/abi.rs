@@ -13,6 +13,7 @@ pub(crate) enum Status {
     NotFound = 1,
     BadArgument = 2,
     SerializationFailure = 3,
+    ParseFailure = 4,
     InvalidMemoryAccess = 6,
     Empty = 7,
     CasMismatch = 8,

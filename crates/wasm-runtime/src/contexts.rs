@@ -9,6 +9,8 @@ use std::time::Duration;
 use outrider_plugin_api::{Direction, HeaderMap, Reply, WakeId};
 use smallvec::SmallVec;
 
+use crate::grpc::Incoming;
+
 /// A root context.
 #[derive(Debug)]
 pub(crate) struct Root {
@@ -18,7 +20,7 @@ pub(crate) struct Root {
     /// What `proxy_on_configure` may read.
     pub(crate) text: Arc<[u8]>,
     /// What became of its last callout: a status and a text.
-    pub(crate) outcome: (u32, &'static str),
+    pub(crate) outcome: (u32, String),
     /// How often `proxy_on_tick` is wanted, in milliseconds; 0: not at all.
     pub(crate) tick: u32,
     /// When it is called next, by the guest's clock.
@@ -30,6 +32,8 @@ pub(crate) struct Root {
 pub(crate) struct Callout {
     pub(crate) token: u32,
     pub(crate) wake: WakeId,
+    /// What has come, where it is one of gRPC.
+    pub(crate) grpc: Option<Box<Incoming>>,
     /// The root whose callbacks are called.
     pub(crate) root: u32,
 }
@@ -86,8 +90,6 @@ pub(crate) struct Context {
     pub(crate) properties: Vec<(Vec<u8>, Vec<u8>)>,
     /// A request header was changed, and the route was not chosen anew since.
     pub(crate) route_is_stale: bool,
-    /// `proxy_on_done` answered false: the guest says later that it is done.
-    pub(crate) done_is_pending: bool,
     /// The stream's last callback is going on, or is over.
     pub(crate) is_over: bool,
 }
@@ -133,7 +135,7 @@ impl Contexts {
             id,
             configuration,
             text,
-            outcome: (0, ""),
+            outcome: (0, String::new()),
             tick: 0,
             next_tick: Duration::ZERO,
         });
@@ -206,13 +208,14 @@ impl Contexts {
         }
     }
 
-    /// A token for a callout: of each four, the last two bits are 0, as Envoy has it for HTTP.
-    pub(crate) fn token(&mut self) -> u32 {
+    /// A token for a callout. Its last two bits say of which kind, as in Envoy: 0 HTTP, 1 a gRPC call, 2 a
+    /// gRPC stream.
+    pub(crate) fn token(&mut self, kind: u32) -> u32 {
         self.last_token = self.last_token.wrapping_add(4);
         if self.last_token == 0 {
             self.last_token = 4;
         }
-        self.last_token
+        self.last_token | kind
     }
 }
 
@@ -259,6 +262,7 @@ mod tests {
     #[test]
     fn tokens_are_those_of_envoy() {
         let mut contexts = Contexts::default();
-        assert_eq!((contexts.token(), contexts.token()), (4, 8));
+        let tokens = [contexts.token(0), contexts.token(1), contexts.token(2)];
+        assert_eq!(tokens, [4, 9, 14]);
     }
 }

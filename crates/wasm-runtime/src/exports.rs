@@ -25,6 +25,7 @@ pub(crate) struct Exports {
     pub(crate) on_vm_start: Answering<(i32, i32)>,
     pub(crate) on_configure: Answering<(i32, i32)>,
     pub(crate) on_tick: Void<i32>,
+    pub(crate) on_queue_ready: Void<(i32, i32)>,
     pub(crate) on_request_headers: OnHeaders,
     pub(crate) on_request_body: Answering<(i32, i32, i32)>,
     pub(crate) on_request_trailers: Answering<(i32, i32)>,
@@ -32,6 +33,10 @@ pub(crate) struct Exports {
     pub(crate) on_response_body: Answering<(i32, i32, i32)>,
     pub(crate) on_response_trailers: Answering<(i32, i32)>,
     pub(crate) on_http_call_response: Void<(i32, i32, i32, i32, i32)>,
+    pub(crate) on_grpc_receive_initial_metadata: Void<(i32, i32, i32)>,
+    pub(crate) on_grpc_receive: Void<(i32, i32, i32)>,
+    pub(crate) on_grpc_receive_trailing_metadata: Void<(i32, i32, i32)>,
+    pub(crate) on_grpc_close: Void<(i32, i32, i32)>,
     pub(crate) on_done: Answering<i32>,
     pub(crate) on_log: Void<i32>,
     pub(crate) on_delete: Void<i32>,
@@ -81,11 +86,17 @@ impl Exports {
     /// # Errors
     /// One of them has another type.
     pub(crate) fn find(instance: &Instance, store: &mut impl AsContextMut) -> Result<Self, String> {
+        let trailing = match find(instance, store, "proxy_on_grpc_receive_trailing_metadata")? {
+            Some(function) => Some(function),
+            // The name by which AssemblyScript's SDK exports it.
+            None => find(instance, store, "proxy_on_grpc_trailing_metadata")?,
+        };
         Ok(Self {
             on_context_create: find(instance, store, "proxy_on_context_create")?,
             on_vm_start: find(instance, store, "proxy_on_vm_start")?,
             on_configure: find(instance, store, "proxy_on_configure")?,
             on_tick: find(instance, store, "proxy_on_tick")?,
+            on_queue_ready: find(instance, store, "proxy_on_queue_ready")?,
             on_request_headers: on_headers(instance, store, "proxy_on_request_headers")?,
             on_request_body: find(instance, store, "proxy_on_request_body")?,
             on_request_trailers: find(instance, store, "proxy_on_request_trailers")?,
@@ -93,6 +104,14 @@ impl Exports {
             on_response_body: find(instance, store, "proxy_on_response_body")?,
             on_response_trailers: find(instance, store, "proxy_on_response_trailers")?,
             on_http_call_response: find(instance, store, "proxy_on_http_call_response")?,
+            on_grpc_receive_initial_metadata: find(
+                instance,
+                store,
+                "proxy_on_grpc_receive_initial_metadata",
+            )?,
+            on_grpc_receive: find(instance, store, "proxy_on_grpc_receive")?,
+            on_grpc_receive_trailing_metadata: trailing,
+            on_grpc_close: find(instance, store, "proxy_on_grpc_close")?,
             on_done: find(instance, store, "proxy_on_done")?,
             on_log: find(instance, store, "proxy_on_log")?,
             on_delete: find(instance, store, "proxy_on_delete")?,

@@ -12,6 +12,8 @@
 pub(crate) mod buffers;
 pub(crate) mod callouts;
 pub(crate) mod contexts;
+pub(crate) mod foreign;
+pub(crate) mod grpc;
 pub(crate) mod headers;
 pub(crate) mod logs;
 pub(crate) mod metrics;
@@ -129,6 +131,23 @@ functions! {
             upstream: i32, upstream_length: i32, headers: i32, headers_length: i32, body: i32, body_length: i32,
             trailers: i32, trailers_length: i32, timeout: i32, token: i32
         ) = callouts::http_call;
+
+        proxy_grpc_call(
+            upstream: i32, upstream_length: i32, service: i32, service_length: i32, method: i32,
+            method_length: i32, metadata: i32, metadata_length: i32, message: i32, message_length: i32,
+            timeout: i32, token: i32
+        ) = grpc::call;
+        proxy_grpc_stream(
+            upstream: i32, upstream_length: i32, service: i32, service_length: i32, method: i32,
+            method_length: i32, metadata: i32, metadata_length: i32, token: i32
+        ) = grpc::stream;
+        proxy_grpc_send(token: i32, message: i32, length: i32, end_of_stream: i32) = grpc::send;
+        proxy_grpc_cancel(token: i32) = grpc::cancel;
+        proxy_grpc_close(token: i32) = grpc::close;
+
+        proxy_call_foreign_function(
+            name: i32, name_length: i32, arguments: i32, arguments_length: i32, result: i32, length: i32
+        ) = foreign::call;
 
         proxy_set_effective_context(context: i32) = contexts::set_effective;
         proxy_done() = contexts::done;

@@ -13,11 +13,13 @@ mod configured;
 mod contexts;
 mod engine;
 mod exports;
+mod grpc;
 mod guest_memory;
 mod host;
 mod memory;
 mod pairs;
 mod plugin;
+mod proto;
 mod reaper;
 mod shared;
 mod shared_data;
@@ -30,6 +32,7 @@ use std::sync::Arc;
 
 use outrider_plugin_api::{LoadError, Metrics, Plugin};
 
+pub use host::foreign::NAMES as FOREIGN_FUNCTIONS;
 pub use host::{HostFunction, all as host_functions};
 pub use source::{Clock, WasmOptions, WasmSource};
 

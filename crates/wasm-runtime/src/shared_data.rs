@@ -5,7 +5,8 @@
 //! The trap: a lock here is held for a look-up and a copy, never while a guest runs.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
 
 use crate::abi::Status;
 
@@ -40,6 +41,42 @@ struct Registry {
 struct Queue {
     items: VecDeque<Vec<u8>>,
     bytes: usize,
+    /// Who is told that there is something in it: a VM, and the root that registered it last.
+    listener: Option<(Weak<Mailbox>, u32)>,
+}
+
+/// What a VM is to be told when it runs next: roots and their queues with something in them.
+#[derive(Debug, Default)]
+pub(crate) struct Mailbox {
+    has_mail: AtomicBool,
+    mail: Mutex<VecDeque<(u32, u32)>>,
+}
+
+/// More notices than this wait for no VM; who is told of a queue once can empty it.
+const MOST_MAIL: usize = 1024;
+
+impl Mailbox {
+    fn put(&self, root: u32, token: u32) {
+        let mut mail = self.mail.lock().unwrap_or_else(PoisonError::into_inner);
+        if mail.len() < MOST_MAIL {
+            mail.push_back((root, token));
+            self.has_mail.store(true, Ordering::Release);
+        }
+    }
+
+    /// Whether there is something to take.
+    #[inline]
+    pub(crate) fn has_mail(&self) -> bool {
+        self.has_mail.load(Ordering::Acquire)
+    }
+
+    /// A root, and the queue that it is to be told of.
+    pub(crate) fn take(&self) -> Option<(u32, u32)> {
+        let mut mail = self.mail.lock().unwrap_or_else(PoisonError::into_inner);
+        let first = mail.pop_front();
+        self.has_mail.store(!mail.is_empty(), Ordering::Release);
+        first
+    }
 }
 
 /// What one `vm_id` may keep, in bytes: shared data, and each queue.
@@ -132,17 +169,35 @@ fn with_queue<R>(token: u32, run: impl FnOnce(&mut Queue) -> R) -> Option<R> {
     registry().queues.get_mut(index).map(run)
 }
 
+/// A root of a VM wants to be told of a queue; whoever did before is not told any more.
+pub(crate) fn listen(token: u32, mailbox: &Arc<Mailbox>, root: u32) {
+    with_queue(token, |queue| {
+        queue.listener = Some((Arc::downgrade(mailbox), root));
+    });
+}
+
 /// Puts an item at the end of a queue.
 pub(crate) fn enqueue(token: u32, item: &[u8]) -> Status {
-    with_queue(token, |queue| {
+    let put = with_queue(token, |queue| {
         if queue.bytes + item.len() > MOST_BYTES {
-            return Status::InternalFailure;
+            return Err(Status::InternalFailure);
         }
         queue.bytes += item.len();
         queue.items.push_back(item.to_vec());
-        Status::Ok
-    })
-    .unwrap_or(Status::NotFound)
+        Ok(queue.listener.clone())
+    });
+    match put {
+        None => Status::NotFound,
+        Some(Err(status)) => status,
+        Some(Ok(listener)) => {
+            if let Some((mailbox, root)) = listener
+                && let Some(mailbox) = mailbox.upgrade()
+            {
+                mailbox.put(root, token);
+            }
+            Status::Ok
+        }
+    }
 }
 
 /// Takes the first item of a queue.

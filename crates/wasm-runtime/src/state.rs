@@ -10,6 +10,7 @@ use crate::contexts::{Context, Contexts};
 use crate::memory::Lent;
 use crate::pairs::{Pairs, Writer};
 use crate::shared::Shared;
+use crate::shared_data::Mailbox;
 
 /// Whether host functions take the short way, and if not, why.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,6 +52,16 @@ pub(crate) struct Response {
     pub(crate) headers: Pairs,
     pub(crate) body: Vec<u8>,
     pub(crate) trailers: Pairs,
+}
+
+impl Response {
+    /// The guest has been told, or is told of something else.
+    pub(crate) fn clear(&mut self) {
+        self.is_there = false;
+        self.headers.clear();
+        self.trailers.clear();
+        self.body.clear();
+    }
 }
 
 /// Which callback of the guest runs, as far as host functions care.
@@ -168,8 +179,8 @@ pub(crate) struct State {
     unsaid: VecDeque<(LogLevel, String)>,
     /// The same of metrics.
     uncounted: Vec<MetricChange>,
-    /// Contexts whose guest has said that it is done with them.
-    pub(crate) done: Vec<u32>,
+    /// Which queues have something in them.
+    pub(crate) mailbox: Arc<Mailbox>,
 }
 
 impl std::fmt::Debug for State {
@@ -218,7 +229,7 @@ impl State {
             complaints: Vec::new(),
             unsaid: VecDeque::new(),
             uncounted: Vec::new(),
-            done: Vec::new(),
+            mailbox: Arc::default(),
         }
     }
 

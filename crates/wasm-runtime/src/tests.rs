@@ -7,7 +7,9 @@
 )]
 
 mod callouts;
+mod exchanges;
 mod fake;
 mod faults;
+mod hostile;
 mod loading;
 mod streams;

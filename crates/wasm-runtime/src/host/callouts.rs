@@ -49,9 +49,15 @@ pub(crate) fn http_call(
     ) else {
         return Ok(Status::InvalidMemoryAccess);
     };
-    let Some(headers) = pairs::read(headers) else {
+    let Some(mut headers) = pairs::read(headers) else {
         return Ok(Status::BadArgument);
     };
+    let has_authority = headers.iter().any(|(name, _)| *name == b":authority");
+    for (name, _) in &mut headers {
+        if !has_authority && name.eq_ignore_ascii_case(b"host") {
+            *name = b":authority";
+        }
+    }
     let timeout = match timeout as u32 {
         0 => NO_TIMEOUT,
         milliseconds => Duration::from_millis(u64::from(milliseconds)),
@@ -68,13 +74,17 @@ pub(crate) fn http_call(
     };
     let id = match stream.start_callout(&request) {
         Ok(id) => id,
-        Err(failure) => return Ok(refusal(failure)),
+        Err(failure) => {
+            write_u32(memory, token_place, 0);
+            return Ok(refusal(failure));
+        }
     };
-    let token = state.contexts.token();
+    let token = state.contexts.token(0);
     if let Some(context) = state.contexts.at_mut(place) {
         context.callouts.push(Callout {
             token,
             wake: WakeId::Callout(id),
+            grpc: None,
             root,
         });
     }
@@ -91,12 +101,13 @@ pub(crate) fn get_status(
         return Ok(Status::InvalidMemoryAccess);
     };
     let root = state.effective_root();
-    let (code, text) = state
-        .contexts
-        .root(root)
-        .map_or((0, ""), |root| root.outcome);
-    state.scratch.clear();
-    state.scratch.extend_from_slice(text.as_bytes());
+    let mut scratch = std::mem::take(&mut state.scratch);
+    scratch.clear();
+    let code = state.contexts.root(root).map_or(0, |root| {
+        scratch.extend_from_slice(root.outcome.1.as_bytes());
+        root.outcome.0
+    });
+    state.scratch = scratch;
     if write_u32(memory, code_place, code) != Status::Ok {
         return Ok(Status::InvalidMemoryAccess);
     }

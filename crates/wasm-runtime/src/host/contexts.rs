@@ -11,25 +11,20 @@ pub(crate) fn set_effective(guest: &mut Guest<'_>, id: i32) -> Answer {
     let known = id == state.own_id
         || state.contexts.root(id).is_some()
         || state.contexts.find(id).is_some();
-    if !known || id == 0 {
+    if id == 0 {
+        // As in Envoy: there is none of that number, and nothing changes.
+        return Ok(Status::Ok);
+    }
+    if !known {
         return Ok(Status::BadArgument);
     }
     state.effective = id;
     Ok(Status::Ok)
 }
 
-pub(crate) fn done(guest: &mut Guest<'_>) -> Answer {
-    let state = guest.data_mut();
-    let pending = state
-        .context_mut()
-        .filter(|context| context.done_is_pending);
-    let Some(context) = pending else {
-        return Ok(Status::NotFound);
-    };
-    context.done_is_pending = false;
-    let id = context.id;
-    state.done.push(id);
-    Ok(Status::Ok)
+/// As in Envoy, a stream's context is done with when the stream is: there is nothing to be told later.
+pub(crate) fn done(_guest: &mut Guest<'_>) -> Answer {
+    Ok(Status::NotFound)
 }
 
 pub(crate) fn set_tick_period(guest: &mut Guest<'_>, period: i32) -> Answer {

@@ -45,7 +45,11 @@ fn change(guest: &mut Guest<'_>, number: i32, amount: i64, sets: bool) -> Answer
     let state = guest.data_mut();
     let names = state.shared.metrics();
     let Some(metric) = names.get(number as u32) else {
-        return Ok(Status::NotFound);
+        // As in Envoy: the number's last two bits, which say of which kind it is, are looked at first.
+        return Ok(match number & 3 {
+            2 | 3 if !sets => Status::BadArgument,
+            _ => Status::NotFound,
+        });
     };
     let change = match (metric.kind, sets) {
         (MetricKind::Counter, false) if amount <= 0 => return Ok(Status::BadArgument),
@@ -85,6 +89,7 @@ pub(crate) fn get(guest: &mut Guest<'_>, number: i32, place: i32) -> Answer {
     let value = {
         let names = state.shared.metrics();
         match names.get(number as u32) {
+            None if matches!(number & 3, 2 | 3) => return Ok(Status::BadArgument),
             None => return Ok(Status::NotFound),
             Some(metric) if metric.kind == MetricKind::Histogram => return Ok(Status::BadArgument),
             Some(metric) => metric.own.load(Ordering::Relaxed),

@@ -109,11 +109,15 @@ pub(crate) fn set(
     Ok(Status::Ok)
 }
 
+/// A map with nothing in it, as a property's value.
+const EMPTY_MAP: &[u8] = &[0; 4];
 /// How many properties of its own a guest may have on one stream.
 const MOST_PROPERTIES: usize = 1024;
 
 fn look_up(state: &mut State, path: &[u8], into: &mut Vec<u8>) -> Found {
-    if let Some(context) = state.context()
+    // As in Envoy, one whose name has parts is found below `filter_state` only.
+    if !path.contains(&0)
+        && let Some(context) = state.context()
         && let Some((_, value)) = context.properties.iter().find(|(known, _)| known == path)
     {
         into.extend_from_slice(value);
@@ -136,6 +140,13 @@ fn look_up(state: &mut State, path: &[u8], into: &mut Vec<u8>) -> Found {
     let Some(stream) = state.stream() else {
         return Found::No;
     };
+    if let Some(key) = path.strip_prefix(b"filter_state\0wasm.")
+        && let Some(context) = state.context()
+        && let Some((_, value)) = context.properties.iter().find(|(known, _)| known == key)
+    {
+        into.extend_from_slice(value);
+        return Found::Yes;
+    }
     let found = of_stream(stream, visible, path, into);
     if found == Found::No
         && let Some(value) = stream.filter_state(&filter_state_key(path))
@@ -203,7 +214,27 @@ fn of_stream(stream: &dyn Stream, visible: Visible, path: &[u8], into: &mut Vec<
             let key = parts.next();
             of_metadata(stream, MetadataSource::Host, third, key, parts, into)
         }
-        (b"filter_state" | b"upstream_filter_state", None) => Found::Unserializable,
+        (
+            b"filter_state"
+            | b"upstream_filter_state"
+            | b"request"
+            | b"response"
+            | b"connection"
+            | b"upstream"
+            | b"xds"
+            | b"source"
+            | b"destination",
+            None,
+        ) => Found::Unserializable,
+        (b"xds", Some(b"node")) if third == Some(b"metadata") => {
+            into.extend_from_slice(EMPTY_MAP);
+            Found::Yes
+        }
+        (b"xds", Some(b"listener_direction")) => {
+            encode(Scalar::Number(0.0), Encoding::Whole, into);
+            Found::Yes
+        }
+        (b"xds", Some(b"listener_metadata" | b"virtual_host_metadata")) => Found::Yes,
         (b"filter_state", Some(key)) => match stream.filter_state(key) {
             Some(value) => {
                 into.extend_from_slice(value);
@@ -238,15 +269,21 @@ fn of_map(
             stream.headers(map, &mut |name, value| writer.push(name, value));
             writer.write(into);
         }
+        if into.is_empty() {
+            into.extend_from_slice(EMPTY_MAP);
+        }
         return Found::Yes;
     };
-    match stream.header(map, name, 0).filter(|_| seen) {
-        Some(value) => {
-            into.extend_from_slice(value);
-            Found::Yes
-        }
-        None => Found::No,
+    if !seen || stream.header(map, name, 0).is_none() {
+        return Found::No;
     }
+    for index in 0..stream.header_count(map, name) {
+        if index > 0 {
+            into.push(b',');
+        }
+        into.extend_from_slice(stream.header(map, name, index).unwrap_or_default());
+    }
+    Found::Yes
 }
 
 /// A value below `filter_metadata`; what is no text, number or truth value cannot be had, and all of it
@@ -260,7 +297,11 @@ fn of_metadata<'a>(
     into: &mut Vec<u8>,
 ) -> Found {
     match (field, namespace) {
-        (None, _) | (Some(b"filter_metadata"), None) => Found::Yes,
+        (None, _) => Found::Yes,
+        (Some(b"filter_metadata"), None) => {
+            into.extend_from_slice(EMPTY_MAP);
+            Found::Yes
+        }
         (Some(b"filter_metadata"), Some(namespace)) => {
             let (Some(key), None) = (keys.next(), keys.next()) else {
                 return Found::No;
@@ -332,8 +373,13 @@ fn of_attribute(
             encode(value, encoding, into);
             Found::Yes
         }
-        // A request without a body has the size 0.
-        None if attribute == Attribute::RequestSize => {
+        None if attribute == Attribute::ConnectionRequestedServerName => Found::Yes,
+        // A request without a body has the size 0, and one that is not sent yet was sent as often.
+        None if matches!(
+            attribute,
+            Attribute::RequestSize | Attribute::UpstreamRequestAttemptCount
+        ) =>
+        {
             encode(Scalar::Number(0.0), encoding, into);
             Found::Yes
         }

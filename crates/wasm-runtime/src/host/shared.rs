@@ -61,6 +61,8 @@ pub(crate) fn register_queue(guest: &mut Guest<'_>, name: i32, length: i32, toke
     let Some(number) = state.shared.namespace.register_queue(name) else {
         return Ok(Status::InternalFailure);
     };
+    let root = state.effective_root();
+    shared_data::listen(number, &state.mailbox, root);
     Ok(write_u32(memory, token, number))
 }
 

@@ -107,7 +107,7 @@ fn a_loop_as_a_configuration_comes_ends_too() {
     let mut source = source(&guest(body));
     source.time_budget = Duration::from_millis(10);
     let refusal = load(source, "{}").unwrap_err().message;
-    assert!(refusal.contains("time budget of 5000 ms"), "{refusal}");
+    assert!(refusal.contains("time budget of 2000 ms"), "{refusal}");
 }
 
 #[test]
