@@ -107,8 +107,9 @@ impl Filter {
         });
     }
 
-    /// Calls `step` with the stream's run and its host, then carries out the effects. Envoy may have
-    /// destroyed the filter when this returns.
+    /// Calls `step` with the stream's run and its host, then carries out the effects; unless `skip` finds
+    /// that the run has nothing to do, and answers at once. Envoy may have destroyed the filter when this
+    /// returns.
     ///
     /// Returns `None` when the stream is in the middle of another step, which no callback that a
     /// plugin can reach leads to.
@@ -116,6 +117,7 @@ impl Filter {
         self: &Rc<Self>,
         filter: FilterPtr,
         receiving: Option<Direction>,
+        skip: impl FnOnce(&mut ChainRun) -> Option<T>,
         step: impl FnOnce(&mut ChainRun, &mut EnvoyHost<'_>) -> (T, Effects),
     ) -> Option<T> {
         let config = self.config.as_deref()?;
@@ -140,6 +142,9 @@ impl Filter {
             *worker = unsafe { (self.callbacks.http_filter_get_worker_index)(filter) as usize };
             ChainRun::new(config.chain(self.route(config, filter)))
         });
+        if let Some(answer) = skip(run) {
+            return Some(answer);
+        }
         let mut host = EnvoyHost {
             callbacks: self.callbacks,
             filter,
@@ -208,7 +213,12 @@ impl Filter {
     fn wake_now(self: &Rc<Self>, filter: FilterPtr, wake: Wake<'_>) {
         let on_wake = |wake: Wake<'_>| {
             if self.alive.get() {
-                self.step(filter, None, |run, host| ((), run.on_wake(wake, host)));
+                self.step(
+                    filter,
+                    None,
+                    |_| None,
+                    |run, host| ((), run.on_wake(wake, host)),
+                );
             }
         };
         let Wake::HttpStream(id, event) = wake else {
@@ -229,42 +239,23 @@ impl Filter {
         }
     }
 
-    /// As [`Filter::step`], for headers, chunks and trailers, which the run may hold back.
+    /// As [`Filter::step`], for headers, chunks and trailers, which the run may hold back. `skip`: whether
+    /// they go on without the run's seeing them.
     pub(crate) fn pass(
         self: &Rc<Self>,
         filter: FilterPtr,
         receiving: Option<Direction>,
+        skip: impl FnOnce(&mut ChainRun) -> bool,
         step: impl FnOnce(&mut ChainRun, &mut EnvoyHost<'_>) -> (Verdict, Effects),
     ) -> Option<Verdict> {
-        self.step(filter, receiving, |run, host| {
+        let skip = |run: &mut ChainRun| skip(run).then_some(Verdict::Continue);
+        self.step(filter, receiving, skip, |run, host| {
             let (verdict, effects) = step(run, host);
             if matches!(verdict, Verdict::Pause | Verdict::Hold) {
                 host.limit_bodies();
             }
             (verdict, effects)
         })
-    }
-
-    /// Whether headers go on without any plugin's seeing them.
-    pub(crate) fn passes_headers(&self, direction: Direction, end_of_stream: bool) -> bool {
-        self.state.try_borrow_mut().is_ok_and(|mut state| {
-            let run = state.run.as_mut();
-            run.is_some_and(|run| run.pass_headers(direction, end_of_stream))
-        })
-    }
-
-    /// Whether a body or trailers go on without any plugin's seeing them.
-    pub(crate) fn lets_pass(&self, direction: Direction) -> bool {
-        self.state.try_borrow().is_ok_and(|state| {
-            let run = state.run.as_ref();
-            run.is_some_and(|run| run.lets_pass(direction))
-        })
-    }
-
-    /// Whether there is nothing to do in the log phase.
-    pub(crate) fn passes_log(&self) -> bool {
-        let state = self.state.try_borrow_mut();
-        state.is_ok_and(|mut state| state.run.as_mut().is_some_and(ChainRun::pass_log))
     }
 
     fn route(&self, config: &dyn FilterConfig, filter: FilterPtr) -> Option<&RouteConfig> {

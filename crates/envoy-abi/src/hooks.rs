@@ -176,12 +176,12 @@ unsafe fn on_headers(
     guarded(headers_status::CONTINUE, || {
         // SAFETY: the caller's promise is passed on.
         let state = unsafe { state(module) };
-        if state.passes_headers(direction, end_of_stream) {
-            return headers_status::CONTINUE;
-        }
-        let verdict = state.pass(filter, None, |run, host| {
-            run.on_headers(direction, end_of_stream, host)
-        });
+        let verdict = state.pass(
+            filter,
+            None,
+            |run| run.pass_headers(direction, end_of_stream),
+            |run, host| run.on_headers(direction, end_of_stream, host),
+        );
         let stop = headers_status::STOP_ITERATION;
         answer(verdict, headers_status::CONTINUE, stop, stop, stop)
     })
@@ -197,12 +197,12 @@ unsafe fn on_body(
     guarded(body_status::CONTINUE, || {
         // SAFETY: the caller's promise is passed on.
         let state = unsafe { state(module) };
-        if state.lets_pass(direction) {
-            return body_status::CONTINUE;
-        }
-        let verdict = state.pass(filter, Some(direction), |run, host| {
-            run.on_body(direction, end_of_stream, host)
-        });
+        let verdict = state.pass(
+            filter,
+            Some(direction),
+            |run| run.lets_pass(direction),
+            |run, host| run.on_body(direction, end_of_stream, host),
+        );
         answer(
             verdict,
             body_status::CONTINUE,
@@ -218,10 +218,12 @@ unsafe fn on_trailers(filter: FilterPtr, module: *const c_void, direction: Direc
     guarded(headers_status::CONTINUE, || {
         // SAFETY: the caller's promise is passed on.
         let state = unsafe { state(module) };
-        if state.lets_pass(direction) {
-            return headers_status::CONTINUE;
-        }
-        let verdict = state.pass(filter, None, |run, host| run.on_trailers(direction, host));
+        let verdict = state.pass(
+            filter,
+            None,
+            |run| run.lets_pass(direction),
+            |run, host| run.on_trailers(direction, host),
+        );
         let stop = headers_status::STOP_ITERATION;
         answer(verdict, headers_status::CONTINUE, stop, stop, stop)
     })
@@ -275,13 +277,15 @@ unsafe extern "C" fn envoy_dynamic_module_on_http_filter_stream_complete(
     guarded((), || {
         // SAFETY: the caller's promise is passed on.
         let state = unsafe { state(module) };
-        if state.passes_log() {
-            return;
-        }
-        state.step(filter, None, |run, host| {
-            run.on_log(host);
-            ((), Effects::default())
-        });
+        state.step(
+            filter,
+            None,
+            |run| run.pass_log().then_some(()),
+            |run, host| {
+                run.on_log(host);
+                ((), Effects::default())
+            },
+        );
     });
 }
 

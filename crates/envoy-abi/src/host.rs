@@ -14,7 +14,7 @@ use outrider_plugin_api::{
 use smallvec::SmallVec;
 
 use crate::callbacks::Callbacks;
-use crate::known_headers::{Known, KnownHeaders, MOST_HEADERS};
+use crate::known_headers::{Known, KnownHeaders, MOST_HEADERS, Name};
 use crate::module::FilterConfig;
 use crate::raw::{
     EnvoyBuffer, EnvoyHeader, FilterPtr, ModuleBuffer, ModuleHeader, TimingInfo, body_type,
@@ -39,6 +39,8 @@ pub(crate) struct EnvoyHost<'a> {
     /// What this hook has learned of a header map.
     pub(crate) known: RefCell<KnownHeaders>,
 }
+
+const CONTENT_TYPE: &[u8] = b"content-type";
 
 pub(crate) fn unix_millis() -> u64 {
     SystemTime::now()
@@ -102,7 +104,7 @@ impl EnvoyHost<'_> {
     /// Whether the request is one of gRPC, as it came.
     pub(crate) fn is_grpc(&self) -> bool {
         self.was_grpc.unwrap_or_else(|| {
-            crate::grpc::is_grpc(self.header(HeaderMap::RequestHeaders, b"content-type", 0))
+            crate::grpc::is_grpc(self.header(HeaderMap::RequestHeaders, CONTENT_TYPE, 0))
         })
     }
 
@@ -110,7 +112,7 @@ impl EnvoyHost<'_> {
     fn note_grpc(&mut self, map: HeaderMap, name: &[u8]) {
         if map == HeaderMap::RequestHeaders
             && self.was_grpc.is_none()
-            && name.eq_ignore_ascii_case(b"content-type")
+            && name.eq_ignore_ascii_case(CONTENT_TYPE)
         {
             *self.was_grpc = Some(self.is_grpc());
         }
@@ -130,12 +132,16 @@ impl EnvoyHost<'_> {
     #[inline]
     fn get_header(&self, map: HeaderMap, name: &[u8], index: usize) -> Option<&[u8]> {
         if let Ok(mut known) = self.known.try_borrow_mut() {
-            if known.is_worth_listing(map) {
+            let own = Name::new(name);
+            let mut value = known.value(map, own, index);
+            if matches!(value, Known::Nothing) && known.is_worth_listing(map) {
                 self.list(&mut known, map);
+                value = known.value(map, own, index);
             }
-            match known.value(map, name, index) {
+            match value {
                 Known::Absent => return None,
-                // SAFETY: Envoy keeps the value until a setter is called, which takes `&mut self`.
+                // SAFETY: Envoy keeps the value until a setter is called, which takes `&mut self`; and
+                // so does `known` with what it has learned by heart.
                 Known::Found(value) => return Some(unsafe { value.bytes() }),
                 Known::Nothing => {}
             }
@@ -146,7 +152,7 @@ impl EnvoyHost<'_> {
     fn count_headers(&self, map: HeaderMap, name: &[u8]) -> usize {
         let known = self.known.try_borrow().ok();
         known
-            .and_then(|known| known.count(map, name))
+            .and_then(|known| known.count(map, Name::new(name)))
             .unwrap_or_else(|| self.find_header(map, name, 0).1)
     }
 
@@ -171,11 +177,10 @@ impl EnvoyHost<'_> {
         if size > MOST_HEADERS {
             return;
         }
-        let mut headers = vec![EnvoyHeader::EMPTY; size];
-        // SAFETY: the array has the size that Envoy has just named.
-        if unsafe { (self.callbacks.http_get_headers)(self.filter, map, headers.as_mut_ptr()) } {
-            known.list(headers);
-        }
+        known.list(size, |headers| {
+            // SAFETY: the array has the size that Envoy has just named.
+            unsafe { (self.callbacks.http_get_headers)(self.filter, map, headers.as_mut_ptr()) }
+        });
     }
 
     fn find_header(&self, map: HeaderMap, name: &[u8], index: usize) -> (Option<&[u8]>, usize) {
@@ -240,7 +245,9 @@ impl Host for EnvoyHost<'_> {
     }
 
     fn set_header(&mut self, map: HeaderMap, name: &[u8], value: &[u8]) -> bool {
-        self.note_grpc(map, name);
+        if name.len() == CONTENT_TYPE.len() {
+            self.note_grpc(map, name);
+        }
         let known = self.known.get_mut();
         if !known.is_listed(map) && known.is_worth_listing(map) {
             let mut known = std::mem::take(known);
@@ -248,11 +255,16 @@ impl Host for EnvoyHost<'_> {
             self.known = RefCell::new(known);
         }
         let known = self.known.get_mut();
-        let is_absent = known.is_absent(map, name);
-        known.changes(map, is_absent.then_some(name));
-        if is_absent && !value.is_empty() {
-            // The same to Envoy, but that it need not look for an old value.
-            return self.add_to_map(map, name, value);
+        let own = Name::new(name);
+        if value.is_empty() {
+            known.removes(map, own);
+        } else {
+            let is_absent = known.is_absent(map, own);
+            known.sets(map, own, value);
+            if is_absent {
+                // The same to Envoy, but that it need not look for an old value.
+                return self.add_to_map(map, name, value);
+            }
         }
         // SAFETY: the filter is alive during its hook; name and value outlive the call, and Envoy
         // copies them. An empty value is for Envoy the wish to remove the header.
@@ -271,13 +283,20 @@ impl Host for EnvoyHost<'_> {
             // Envoy cannot add an empty value, and says `false`, as for a map that is not there.
             return true;
         }
-        self.known.get_mut().changes(map, Some(name));
+        self.known.get_mut().adds(map, Name::new(name));
         self.add_to_map(map, name, value)
     }
 
     fn remove_header(&mut self, map: HeaderMap, name: &[u8]) -> bool {
-        self.note_grpc(map, name);
-        self.known.get_mut().changes(map, None);
+        let known = self.known.get_mut();
+        let own = Name::new(name);
+        if known.is_absent(map, own) {
+            return true;
+        }
+        known.removes(map, own);
+        if name.len() == CONTENT_TYPE.len() {
+            self.note_grpc(map, name);
+        }
         // SAFETY: as for `set_header`; the null value asks for the removal.
         unsafe {
             (self.callbacks.http_set_header)(

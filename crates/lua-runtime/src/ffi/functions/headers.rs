@@ -25,18 +25,31 @@ fn is_sendable(name: &[u8], value: &[u8]) -> bool {
     !token.is_empty() && token.iter().all(|byte| is_token_byte(*byte)) && !holds_break(value)
 }
 
-/// Whether a value holds a byte that no value may; eight bytes at a time.
+/// Whether a value holds a byte that no value may; eight bytes at a time, the last of which overlap where
+/// they do not come out even.
 #[inline]
 fn holds_break(value: &[u8]) -> bool {
-    let is_break = |byte: &u8| matches!(byte, 0 | b'\r' | b'\n');
-    let (words, rest) = value.as_chunks::<8>();
     let zero_in = |word: u64| word.wrapping_sub(LOWS) & !word & HIGHS;
-    words.iter().any(|word| {
-        let word = u64::from_le_bytes(*word);
+    let breaks = |word: u64| {
+        // Values mostly have no byte as low as any of these, which is quickly seen.
+        let lowest = LOWS * u64::from(b'\r' + 1);
+        if word.wrapping_sub(lowest) & !word & HIGHS == 0 {
+            return false;
+        }
         let returns = LOWS * u64::from(b'\r');
         let newlines = LOWS * u64::from(b'\n');
         zero_in(word) | zero_in(word ^ returns) | zero_in(word ^ newlines) != 0
-    }) || rest.iter().any(is_break)
+    };
+    if let Some(last) = value.last_chunk::<8>() {
+        let (words, _) = value.as_chunks::<8>();
+        words.iter().any(|word| breaks(u64::from_le_bytes(*word)))
+            || breaks(u64::from_le_bytes(*last))
+    } else if let (Some(first), Some(last)) = (value.first_chunk::<4>(), value.last_chunk::<4>()) {
+        let (first, last) = (u32::from_le_bytes(*first), u32::from_le_bytes(*last));
+        breaks(u64::from(first) << 32 | u64::from(last))
+    } else {
+        value.iter().any(|byte| matches!(byte, 0 | b'\r' | b'\n'))
+    }
 }
 
 const LOWS: u64 = 0x0101_0101_0101_0101;
@@ -144,6 +157,27 @@ pub(super) unsafe extern "C" fn set_header(
         with_stream(call, |_, stream| {
             let (name, value) = (bytes(name, length), bytes(value, value_length));
             if !is_sendable(name, value) {
+                return UNSENDABLE;
+            }
+            i32::from(stream.set_header(header_map(map), name, value))
+        })
+    }
+}
+
+/// As [`set_header`], with a name that [`set_header`] has taken before: the SDK remembers those.
+pub(super) unsafe extern "C" fn set_known_header(
+    call: *mut CallState,
+    map: i32,
+    name: *const u8,
+    length: i32,
+    value: *const u8,
+    value_length: i32,
+) -> i32 {
+    // SAFETY: called by the SDK, with its call state and strings.
+    unsafe {
+        with_stream(call, |_, stream| {
+            let (name, value) = (bytes(name, length), bytes(value, value_length));
+            if holds_break(value) {
                 return UNSENDABLE;
             }
             i32::from(stream.set_header(header_map(map), name, value))
@@ -266,5 +300,27 @@ pub(super) unsafe extern "C" fn query(call: *mut CallState, limit: i32) -> i32 {
             }
             show_pairs(state)
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn breaks_are_found_wherever_they_are() {
+        for length in 0..=20 {
+            assert!(!holds_break(&vec![b'x'; length]));
+            assert!(!holds_break(&vec![0xff; length]));
+            for place in 0..length {
+                for byte in [0, b'\r', b'\n'] {
+                    let mut value = vec![b'x'; length];
+                    if let Some(found) = value.get_mut(place) {
+                        *found = byte;
+                    }
+                    assert!(holds_break(&value), "{byte} at {place} of {length}");
+                }
+            }
+        }
     }
 }
