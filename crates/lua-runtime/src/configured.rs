@@ -7,7 +7,9 @@ use outrider_plugin_api::{
     Slot, Stream, Wake, WakeId,
 };
 
-use crate::ffi::{Context, LuaError, LuaErrorKind, Outcome, Pending, Step, Thread, place_of};
+use crate::ffi::{
+    Context, LuaError, LuaErrorKind, Outcome, Pending, Started, Step, Thread, place_of,
+};
 use crate::plugin::{Core, Held};
 use crate::streams::{Lookup, Paused, Wait};
 use crate::vm::{Documents, Intake, Vm};
@@ -209,7 +211,17 @@ impl LuaConfigured {
         self.conclude(&mut held, paused.thread, call, outcome, slot, stream)
     }
 
+    /// Has the worker's VM hold this configuration.
+    #[inline]
     fn ready(&self, held: &mut Held, stream: &dyn Stream) -> Result<(), Fault> {
+        match &held.vm {
+            Some(vm) if vm.is_configured(&self.documents) => Ok(()),
+            _ => self.make_ready(held, stream),
+        }
+    }
+
+    #[cold]
+    fn make_ready(&self, held: &mut Held, stream: &dyn Stream) -> Result<(), Fault> {
         if held.vm.is_none()
             && let Err(reason) = self.core.replace(held, stream.unix_millis())
         {
@@ -317,13 +329,15 @@ impl ConfiguredPlugin for LuaConfigured {
             background: false,
         };
         let number = handler_number(call.phase);
-        let outcome = vm.state.start(&thread, number, context);
-        if let (Step::Done, Pending::Nothing) = (&outcome.step, &outcome.pending) {
-            *slot = outcome.slot;
-            vm.reuse(thread);
-            vm.state.tidy();
-            return Ok(Decision::Continue);
-        }
+        let outcome = match vm.state.start(&thread, number, context) {
+            Started::Returned(state) => {
+                *slot = state;
+                vm.reuse(thread);
+                vm.state.tidy();
+                return Ok(Decision::Continue);
+            }
+            Started::Left(outcome) => outcome,
+        };
         self.conclude(&mut held, thread, call, outcome, slot, stream)
     }
 

@@ -22,6 +22,6 @@ mod watch;
 pub(crate) use call::Pending;
 pub(crate) use priority::lower_thread_priority;
 pub(crate) use state::{
-    Context, Entry, LuaError, LuaErrorKind, Outcome, State, Step, Thread, place_of,
+    Context, Entry, LuaError, LuaErrorKind, Outcome, Started, State, Step, Thread, place_of,
 };
 pub(crate) use watch::{Sight, Watch};

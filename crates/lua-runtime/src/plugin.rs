@@ -126,6 +126,7 @@ pub(crate) struct Core {
 impl Core {
     /// A worker's VM, with the configurations that are over taken out. None: it is in use, which
     /// means that a call is made within a call, or there is no such worker.
+    #[inline]
     pub(crate) fn worker(&self, worker: usize) -> Option<MutexGuard<'_, Held>> {
         let own = self.workers.get(worker)?;
         let mut held = match own.vm.try_lock() {

@@ -74,24 +74,17 @@ impl Vm {
         Ok((vm, results))
     }
 
+    /// Whether the configuration was the last that was taken in or asked for.
+    #[inline]
+    pub(crate) fn is_configured(&self, documents: &Documents) -> bool {
+        self.latest == documents.id
+    }
+
     /// Takes a configuration in, unless it is there.
     ///
     /// # Errors
     /// A validator or `on_configure` refuses it.
-    #[inline]
     pub(crate) fn configure(
-        &mut self,
-        documents: &Documents,
-        intake: Intake,
-        metrics: Option<&mut dyn Metrics>,
-    ) -> Result<(), LuaError> {
-        if self.latest == documents.id {
-            return Ok(());
-        }
-        self.take_in(documents, intake, metrics)
-    }
-
-    fn take_in(
         &mut self,
         documents: &Documents,
         intake: Intake,

@@ -168,6 +168,13 @@ impl ChainRun {
         let flow = self.flow_mut(direction);
         flow.headers_seen = true;
         flow.headers_end = end_of_stream;
+        if flow.suspended.is_none() && flow.hold.is_none() {
+            self.pass_on_headers(direction, host);
+            // What mostly happens: nobody keeps anything back, or replied.
+            if self.flow(direction).is_clear(self.states.len()) && self.effects.is_empty() {
+                return (Verdict::Continue, Effects::default());
+            }
+        }
         self.go(direction, host)
     }
 

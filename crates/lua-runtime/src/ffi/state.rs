@@ -86,6 +86,22 @@ pub(crate) struct Context<'a, 'w> {
     pub(crate) background: bool,
 }
 
+/// What became of a handler that was started.
+pub(crate) enum Started {
+    /// It returned, asked for nothing, and its thread is free: what mostly happens. The stream's slot.
+    Returned(Slot),
+    /// Anything else.
+    Left(Outcome),
+}
+
+/// How a run came back, before anybody has looked at what it left.
+struct Ran {
+    status: c_int,
+    /// Within its time.
+    in_time: bool,
+    wake_taken: bool,
+}
+
 /// What a run left.
 pub(crate) struct Outcome {
     pub(crate) step: Step,
@@ -310,7 +326,7 @@ impl State {
         thread: &Thread,
         handler: usize,
         context: Context<'_, '_>,
-    ) -> Outcome {
+    ) -> Started {
         // SAFETY: a free thread's stack holds the handler table and the handlers, and has room;
         // pushing copies of them and a truth value does not allocate.
         unsafe {
@@ -318,7 +334,18 @@ impl State {
             mlua_sys::lua_pushvalue(thread.lua, 1);
             mlua_sys::lua_pushboolean(thread.lua, c_int::from(context.end_of_stream));
         }
-        self.run(thread, 2, context)
+        let ran = self.go(thread, 2, context);
+        let call = self.call_state();
+        if ran.status == LUA_OK
+            && ran.in_time
+            && matches!(call.pending, Pending::Nothing)
+            && !self.memory.refused()
+        {
+            // SAFETY: drops what was returned; does not allocate.
+            unsafe { mlua_sys::lua_settop(thread.lua, count(HANDLERS)) };
+            return Started::Returned(call.slot);
+        }
+        Started::Left(self.outcome(thread, &ran))
     }
 
     /// Starts the function of the timer that woke the plugin on a free thread.
@@ -335,11 +362,18 @@ impl State {
         self.run(thread, 0, context)
     }
 
+    fn run(&mut self, thread: &Thread, arguments: c_int, context: Context<'_, '_>) -> Outcome {
+        let ran = self.go(thread, arguments, context);
+        self.outcome(thread, &ran)
+    }
+
+    /// Runs Lua.
+    #[inline]
     #[expect(
         clippy::needless_pass_by_value,
         reason = "its borrows end with the run"
     )]
-    fn run(&mut self, thread: &Thread, arguments: c_int, context: Context<'_, '_>) -> Outcome {
+    fn go(&mut self, thread: &Thread, arguments: c_int, context: Context<'_, '_>) -> Ran {
         let call = self.call_state();
         // SAFETY: `clear` below, before the borrows in `context` end.
         unsafe {
@@ -355,14 +389,24 @@ impl State {
         // SAFETY: the thread is free with a function and its arguments on its stack, or it yielded;
         // resuming is itself a protected call.
         let status = unsafe { mlua_sys::lua_resume_(thread.lua, arguments) };
-        let over = self.watch.end();
+        let in_time = self.watch.end().is_ok();
         let call = self.call_state();
         let wake_taken = call.wake.is_none();
         call.clear();
+        Ran {
+            status,
+            in_time,
+            wake_taken,
+        }
+    }
+
+    /// What a run left, and how it ended.
+    fn outcome(&mut self, thread: &Thread, ran: &Ran) -> Outcome {
+        let call = self.call_state();
         let pending = std::mem::take(&mut call.pending);
         let slot = call.slot;
-        let ended = status == LUA_OK || status == LUA_YIELD;
-        let step = if !ended || over.is_err() || self.memory.refused() {
+        let ended = ran.status == LUA_OK || ran.status == LUA_YIELD;
+        let step = if !ended || !ran.in_time || self.memory.refused() {
             let mut message = if ended {
                 String::new()
             } else {
@@ -373,9 +417,9 @@ impl State {
             {
                 message = format!("{place}{message}");
             }
-            Step::Failed(self.error(over.is_err(), message))
+            Step::Failed(self.error(!ran.in_time, message))
         } else {
-            let (step, kept) = if status == LUA_OK {
+            let (step, kept) = if ran.status == LUA_OK {
                 // The handlers stay, for the next call.
                 (Step::Done, HANDLERS)
             } else {
@@ -389,7 +433,7 @@ impl State {
             step,
             pending,
             slot,
-            wake_taken,
+            wake_taken: ran.wake_taken,
         }
     }
 

@@ -160,6 +160,11 @@ impl Watch {
         self.call.load(Ordering::Relaxed) == OVERDUE
     }
 
+    /// Whether no call runs.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.call.load(Ordering::SeqCst) == IDLE
+    }
+
     /// Looks at the VM, and interrupts its call if it has run for its budget. `now` is in nanoseconds
     /// of the watchdog's clock.
     pub(crate) fn look(&self, now: u64) -> Sight {

@@ -144,7 +144,8 @@ impl ChainRun {
     }
 
     /// Gives the headers to those links that have not had them, until one is not done with them.
-    fn pass_on_headers<H: Host>(&mut self, direction: Direction, host: &mut H) {
+    #[inline]
+    pub(super) fn pass_on_headers<H: Host>(&mut self, direction: Direction, host: &mut H) {
         let links = self.states.len();
         loop {
             let flow = self.flow(direction);
@@ -158,7 +159,8 @@ impl ChainRun {
             };
             let interest = self.interest_at(direction, position);
             let step = if interest.headers(direction) {
-                self.invoke(direction, position, Task::Headers, Action::Call(call), host)
+                let index = self.link_at(direction, position);
+                self.invoke_for_headers(direction, index, call, host)
             } else {
                 Step::Done
             };

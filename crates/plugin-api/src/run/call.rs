@@ -49,7 +49,6 @@ impl ChainRun {
         host: &mut H,
     ) -> Step {
         let index = self.link_at(direction, position);
-        let phase = task.phase(direction);
         let chunk = self.flow(direction).chunk;
         let flow = self.flow(direction);
         let collected = flow.hold.is_some() || flow.collected || !flow.kept.is_empty();
@@ -64,6 +63,49 @@ impl ChainRun {
             length,
             collected,
         });
+        let phase = task.phase(direction);
+        let outcome = match self.enter(direction, index, phase, &mut body, action, host) {
+            Ok(outcome) => outcome,
+            Err(step) => return step,
+        };
+        if let Some(body) = body {
+            self.flow_mut(direction).resized(body.window);
+        }
+        self.came_to(direction, index, task, outcome, host)
+    }
+
+    /// As [`ChainRun::invoke`], for the handler of headers, which sees no body.
+    #[inline]
+    pub(super) fn invoke_for_headers<H: Host>(
+        &mut self,
+        direction: Direction,
+        index: usize,
+        call: Call,
+        host: &mut H,
+    ) -> Step {
+        let action = Action::Call(call);
+        match self.enter(direction, index, call.phase, &mut None, action, host) {
+            Ok(Ok(Decision::Continue)) => Step::Done,
+            Ok(outcome) => self.came_to(direction, index, Task::Headers, outcome, host),
+            Err(step) => step,
+        }
+    }
+
+    /// Calls or resumes a link: what it answered; `body` is as it left it. A step instead: it was not called.
+    #[expect(
+        clippy::inline_always,
+        reason = "the way of headers, which most calls are, has no body and no resumption in it"
+    )]
+    #[inline(always)]
+    fn enter<H: Host>(
+        &mut self,
+        direction: Direction,
+        index: usize,
+        phase: Phase,
+        body: &mut Option<BodyView>,
+        action: Action<'_>,
+        host: &mut H,
+    ) -> Result<Result<Decision, Fault>, Step> {
         // Envoy takes it for a bug when the route is touched later.
         let may_route = direction == Direction::Request
             && self.request.cursor < self.states.len()
@@ -77,13 +119,13 @@ impl ChainRun {
             ..
         } = self;
         let (Some(link), Some(state)) = (chain.links().get(index), states.get_mut(index)) else {
-            return Step::Done;
+            return Err(Step::Done);
         };
         if state.out {
-            return Step::Done;
+            return Err(Step::Done);
         }
         if breaker::is_refused(link, state, host) {
-            return self.turn_away(direction, index, Cause::Circuit, host);
+            return Err(self.turn_away(direction, index, Cause::Circuit, host));
         }
         let outcome = match &link.plugin {
             None => Err(Fault {
@@ -98,7 +140,7 @@ impl ChainRun {
                     link: index,
                     direction,
                     local: local.as_mut(),
-                    body,
+                    body: *body,
                     waits: &mut *waits,
                     may_wait: true,
                     may_route,
@@ -114,13 +156,23 @@ impl ChainRun {
                     }
                 };
                 watch.stop(phase, view.host);
-                body = view.body;
+                *body = view.body;
                 outcome
             }
         };
-        if let Some(body) = body {
-            self.flow_mut(direction).resized(body.window);
-        }
+        Ok(outcome)
+    }
+
+    /// What a link's answer means.
+    #[inline(never)]
+    fn came_to<H: Host>(
+        &mut self,
+        direction: Direction,
+        index: usize,
+        task: Task,
+        outcome: Result<Decision, Fault>,
+        host: &mut H,
+    ) -> Step {
         if let Ok(Decision::Continue) = outcome {
             return Step::Done;
         }
@@ -159,7 +211,7 @@ impl ChainRun {
                 self.reply(direction, index, *reply);
                 Step::Replied
             }
-            Err(fault) => self.fail(direction, index, phase, &fault, host),
+            Err(fault) => self.fail(direction, index, task.phase(direction), &fault, host),
         }
     }
 
