@@ -224,11 +224,15 @@ fn tell(folder: &Path, name: &str, files: &[(String, String, &str)], build: Opti
          \x20     - {name}\n\
          \x20 plugins:\n\
          \x20   {name}:\n\
-         \x20     source: {source}",
+         \x20     source: {source}\n\n{}\n  outrider plugin types",
         Styled(BOLD, "Run its cases, now and after each change:"),
         Styled(
             BOLD,
             "Use it in the outrider.yaml of this folder, for the gateway, a project or a route:"
+        ),
+        Styled(
+            BOLD,
+            "Have editors in this folder complete and check what plugins call:"
         ),
     ));
 }
