@@ -1,10 +1,13 @@
 //! A plugin's module: checked against what the host provides, compiled, and ready to be instantiated on any
 //! worker.
 
-use outrider_plugin_api::Interest;
-use wasmtime::{Engine, ExternType, InstancePre, Module};
+use std::sync::Arc;
+
+use outrider_plugin_api::{Interest, Metrics};
+use wasmtime::{ExternType, InstancePre, Module};
 
 use crate::abi::Version;
+use crate::compiled;
 use crate::engine::engine;
 use crate::exports;
 use crate::host;
@@ -14,6 +17,8 @@ use crate::state::State;
 /// See the module.
 pub(crate) struct Code {
     pub(crate) instances: InstancePre<State>,
+    /// As long as it lives, other plugins of the same file share it.
+    module: Arc<Module>,
     pub(crate) interest: Interest,
     pub(crate) version: Version,
 }
@@ -23,38 +28,25 @@ impl std::fmt::Debug for Code {
         f.debug_struct("Code")
             .field("interest", &self.interest)
             .field("version", &self.version)
+            .field("module", &self.module.name())
             .finish_non_exhaustive()
     }
 }
 
-fn is_module(bytes: &[u8]) -> Result<(), String> {
-    match bytes {
-        [0, b'a', b's', b'm', 1, 0, 0, 0, ..] => Ok(()),
-        [0, b'a', b's', b'm', 0x0d, 0, 1, 0, ..] => Err(
-            "is a WebAssembly component; a Proxy-Wasm plugin is a core module, such as the target \
-             wasm32-wasip1 makes"
-                .to_owned(),
-        ),
-        [0, b'a', b's', b'm', ..] => Err("is of an unknown version of WebAssembly".to_owned()),
-        [] => Err("is empty".to_owned()),
-        _ => Err("is no WebAssembly module: it does not begin with `\\0asm`".to_owned()),
-    }
-}
-
-fn compile(engine: &Engine, source: &WasmSource) -> Result<Module, String> {
-    is_module(&source.module)?;
-    Module::from_binary(engine, &source.module)
-        .map_err(|error| format!("cannot be compiled: {error:#}"))
-}
-
 impl Code {
+    /// Whether another plugin's code is this one.
+    #[cfg(test)]
+    pub(crate) fn shares_with(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.module, &other.module)
+    }
+
     /// Compiles a module, or finds it compiled.
     ///
     /// # Errors
     /// It is none, or not one of Proxy-Wasm, or it imports what nobody provides.
-    pub(crate) fn load(source: &WasmSource) -> Result<Self, String> {
+    pub(crate) fn load(source: &WasmSource, metrics: &mut dyn Metrics) -> Result<Self, String> {
         let engine = engine()?;
-        let module = compile(engine, source)?;
+        let module = compiled::module(engine, source, metrics)?;
         let Some(version) = exports::version(&module) else {
             return Err(no_version(&module));
         };
@@ -78,6 +70,7 @@ impl Code {
             instances,
             interest: exports::interest(&module),
             version,
+            module,
         })
     }
 }

@@ -8,7 +8,9 @@
 //! by numbers, and acts for whichever it wants to.
 
 mod abi;
+mod cache;
 mod code;
+mod compiled;
 mod configured;
 mod contexts;
 mod engine;
@@ -34,7 +36,7 @@ use outrider_plugin_api::{LoadError, Metrics, Plugin};
 
 pub use host::foreign::NAMES as FOREIGN_FUNCTIONS;
 pub use host::{HostFunction, all as host_functions};
-pub use source::{Clock, WasmOptions, WasmSource};
+pub use source::{Clock, Digest, WasmModule, WasmOptions, WasmSource};
 
 /// Loads a plugin: compiles its module, checks what it imports and exports, and makes a VM for each of
 /// `workers`.

@@ -1,5 +1,5 @@
 //! All that the compiler cannot check of this crate: what is lent to host calls for the time of one call of
-//! the guest.
+//! the guest, the loading of compiled code ([`deserialize`]), and who this process is.
 //!
 //! A stream is handed to a plugin as `&mut dyn Stream`, for the time of a call. Host functions run inside of
 //! that call, but Wasmtime gives them only the store's data, which outlives the call. So the reference is
@@ -8,15 +8,35 @@
 
 #![expect(
     unsafe_code,
-    reason = "a reference whose lifetime is a call's lies in data that outlives it"
+    reason = "a reference whose lifetime is a call's lies in data that outlives it; compiled code is taken as \
+              it is"
 )]
 
+use std::fs::File;
 use std::ptr::NonNull;
 
 use outrider_plugin_api::{Metrics, Stream};
-use wasmtime::Store;
+use wasmtime::{Engine, Module, Store};
 
 use crate::state::State;
+
+/// Maps the compiled code in a file that [`Cache::get`](crate::cache::Cache::get) has handed out.
+///
+/// # Errors
+/// Wasmtime does not know it for its own: it is of another version or has other settings.
+pub(crate) fn deserialize(engine: &Engine, file: File) -> Result<Module, String> {
+    // SAFETY: the file holds what `Module::serialize` made, byte for byte, and nobody but this user can have
+    // put it there or can change it: `Cache::get` looks at owner, mode, length and checksum through this very
+    // file, under a key that names engine, settings and CPU. Files of the cache are replaced by renaming, and
+    // never written to once they are there, so the mapping stays as it is.
+    unsafe { Module::deserialize_open_file(engine, file) }.map_err(|error| format!("{error:#}"))
+}
+
+/// The user that this process acts as.
+pub(crate) fn own_user() -> u32 {
+    // SAFETY: it takes nothing, touches no memory of ours, and cannot fail.
+    unsafe { libc::geteuid() }
+}
 
 /// What host calls may use during one call of the guest.
 #[derive(Default)]

@@ -436,7 +436,7 @@ impl WasmPlugin {
         metrics: &mut dyn Metrics,
     ) -> Result<Self, LoadError> {
         reaper::start();
-        let code = Code::load(&source).map_err(|message| LoadError {
+        let code = Code::load(&source, metrics).map_err(|message| LoadError {
             plugin: source.name.clone(),
             message: format!("{} {message}", source.file),
         })?;

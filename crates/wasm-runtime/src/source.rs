@@ -1,6 +1,7 @@
 //! What the caller says of a plugin that is to be loaded.
 
 use std::collections::BTreeMap;
+use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -12,18 +13,108 @@ pub struct WasmSource {
     pub name: String,
     /// Its file as the user knows it, for messages.
     pub file: String,
-    /// The file's bytes.
-    pub module: Arc<[u8]>,
+    /// Its module.
+    pub module: WasmModule,
     /// How many bytes each VM's memory may have.
     pub memory_budget: usize,
     /// How long one call may take.
     pub time_budget: Duration,
-    /// Where compiled code is kept; none: it is compiled each time.
+    /// Where compiled code is kept, and found again by the module's digest; none: it is compiled each time.
     pub compiled_folder: Option<PathBuf>,
     /// How it is run.
     pub options: WasmOptions,
     /// What time it is.
     pub clock: Clock,
+}
+
+/// SHA-256 of a module's file.
+pub type Digest = [u8; 32];
+
+/// A plugin's module: its file's bytes, or where to read them if need be.
+#[derive(Clone)]
+pub struct WasmModule {
+    digest: Digest,
+    place: Place,
+}
+
+#[derive(Clone)]
+enum Place {
+    Memory(Arc<[u8]>),
+    File(PathBuf),
+}
+
+impl WasmModule {
+    /// The module in a file of this digest. The file is read, and compared with the digest, only where the
+    /// module's compiled code is not at hand.
+    pub fn in_file(file: PathBuf, digest: Digest) -> Self {
+        Self {
+            digest,
+            place: Place::File(file),
+        }
+    }
+
+    /// The file's digest.
+    pub(crate) fn digest(&self) -> Digest {
+        self.digest
+    }
+
+    /// The file's bytes.
+    ///
+    /// # Errors
+    /// The file cannot be read, or is another one; the text goes on after the file's name.
+    pub(crate) fn bytes(&self) -> Result<Arc<[u8]>, String> {
+        let file = match &self.place {
+            Place::Memory(bytes) => return Ok(Arc::clone(bytes)),
+            Place::File(file) => file,
+        };
+        let bytes = fs::read(file).map_err(|error| format!("cannot be read: {error}"))?;
+        let digest = digest(&bytes);
+        if digest == self.digest {
+            Ok(bytes.into())
+        } else {
+            Err(format!(
+                "has the digest {}, but the configuration was made for {}; make the configuration anew from \
+                 the file as it is now",
+                written(&digest),
+                written(&self.digest)
+            ))
+        }
+    }
+}
+
+impl From<Arc<[u8]>> for WasmModule {
+    fn from(bytes: Arc<[u8]>) -> Self {
+        Self {
+            digest: digest(&bytes),
+            place: Place::Memory(bytes),
+        }
+    }
+}
+
+impl std::fmt::Debug for WasmModule {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&written(&self.digest))
+    }
+}
+
+fn digest(bytes: &[u8]) -> Digest {
+    let mut result = [0; 32];
+    let digest = ring::digest::digest(&ring::digest::SHA256, bytes);
+    for (byte, from) in result.iter_mut().zip(digest.as_ref()) {
+        *byte = *from;
+    }
+    result
+}
+
+/// A digest as documents have it.
+fn written(digest: &Digest) -> String {
+    let mut text = "sha256:".to_owned();
+    for byte in digest {
+        for digit in [byte >> 4, byte & 0xf] {
+            text.extend(char::from_digit(digit.into(), 16));
+        }
+    }
+    text
 }
 
 /// What guests are told the time is. Tests put their own in the place of the system's.

@@ -11,5 +11,6 @@ mod exchanges;
 mod fake;
 mod faults;
 mod hostile;
+mod kept;
 mod loading;
 mod streams;

@@ -421,7 +421,7 @@ pub(super) fn source(module: &[u8]) -> WasmSource {
     WasmSource {
         name: "probe".to_owned(),
         file: "probe.wasm".to_owned(),
-        module: Arc::from(module),
+        module: Arc::<[u8]>::from(module).into(),
         memory_budget: 4 * 1024 * 1024,
         time_budget: Duration::from_millis(50),
         compiled_folder: None,
