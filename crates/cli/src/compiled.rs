@@ -1,7 +1,18 @@
-//! Where the compiled code of Wasm plugins is kept.
+//! Where the compiled code of Wasm plugins is kept, and what is told while it is made, which takes long
+//! for a large module.
 
 use std::env;
 use std::path::PathBuf;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::output::{self, DIM, Styled};
+
+/// What takes no longer than this is not told of.
+const UNTOLD: Duration = Duration::from_millis(500);
+/// How often is told that it goes on.
+const AGAIN: Duration = Duration::from_secs(5);
 
 /// The user's folder of compiled code, `outrider/compiled` in `$XDG_CACHE_HOME` or `~/.cache`; none where
 /// neither is known. Envoy is told of it, and makes it if need be.
@@ -13,4 +24,53 @@ pub(crate) fn folder() -> Option<PathBuf> {
     };
     let caches = named("XDG_CACHE_HOME").or_else(|| Some(named("HOME")?.join(".cache")))?;
     Some(caches.join("outrider").join("compiled"))
+}
+
+/// Does work that may compile a module of `size` bytes; if it takes long, says of which plugin it is, and
+/// when it is done.
+pub(crate) fn telling<T>(plugin: &str, size: usize, work: impl FnOnce() -> T) -> T {
+    let begun = Instant::now();
+    let (done, wait) = channel::<()>();
+    let plugin = plugin.to_owned();
+    let teller = thread::spawn(move || {
+        let mut next = UNTOLD;
+        let mut was_told = false;
+        // The sender sends nothing: it ends.
+        while wait.recv_timeout(next) == Err(RecvTimeoutError::Timeout) {
+            output::note(Styled(
+                DIM,
+                if was_told {
+                    format!("  still compiling plugin {plugin}: {}", seconds(begun))
+                } else {
+                    format!(
+                        "compiling plugin {plugin} ({} MiB); the result is kept for the next time",
+                        tenths(size)
+                    )
+                },
+            ));
+            was_told = true;
+            next = AGAIN;
+        }
+        if was_told {
+            output::note(Styled(
+                DIM,
+                format!("  compiled plugin {plugin} in {}", seconds(begun)),
+            ));
+        }
+    });
+    let result = work();
+    drop(done);
+    // It only prints; a failure to do so is no fault of the work.
+    let _ = teller.join();
+    result
+}
+
+fn seconds(begun: Instant) -> String {
+    format!("{:.1} s", begun.elapsed().as_secs_f64())
+}
+
+/// Bytes as MiB with one digit behind the point.
+fn tenths(size: usize) -> String {
+    let tenths = size.saturating_mul(10).div_ceil(1024 * 1024);
+    format!("{}.{}", tenths / 10, tenths % 10)
 }

@@ -11,8 +11,11 @@ use outrider_plugin_api::{
     BodyMode, LoadError, LogLevel, MetricId, MetricKind, Metrics, Plugin, ScopedConfig,
 };
 use outrider_plugin_formats::{self as formats, PluginEntry, PluginSource, Problem, WasmModule};
+use outrider_wasm_runtime::{Clock, WasmSource};
 use serde::Serialize;
 use serde_json::Value;
+
+use crate::compiled;
 
 /// The runtime names the scope of a configuration that it refuses; the problem's place says more.
 const SCOPE: &str = "trial";
@@ -118,13 +121,11 @@ fn load(
             WORKERS,
             metrics,
         ),
-        PluginSource::Module(_) => {
-            let file = module.as_ref().map(|module| module.file.clone());
-            let message = "this version of Outrider does not run Wasm plugins yet";
-            return Err(problem(file.unwrap_or_default(), 0, message));
+        PluginSource::Module(_) if let Some(module) = module => {
+            return load_module(entry, module, metrics);
         }
         // The compiler of gateways makes no such source.
-        PluginSource::Folder(_) => Err(LoadError {
+        PluginSource::Module(_) | PluginSource::Folder(_) => Err(LoadError {
             plugin: entry.name.clone(),
             message: "its code is not at hand".to_owned(),
         }),
@@ -140,6 +141,32 @@ fn load(
                 .unwrap_or(&message);
             problem(first.clone(), 0, message)
         }
+    })
+}
+
+fn load_module(
+    entry: &PluginEntry,
+    module: &WasmModule,
+    metrics: &mut Definitions,
+) -> Result<Arc<dyn Plugin>, Problem> {
+    let WasmModule { file, bytes } = module;
+    let source = WasmSource {
+        name: entry.name.clone(),
+        file: file.clone(),
+        module: Arc::clone(bytes).into(),
+        memory_budget: entry.budgets.memory_mib as usize * 1024 * 1024,
+        time_budget: Duration::from_millis(u64::from(entry.budgets.time_ms)),
+        compiled_folder: compiled::folder(),
+        options: outrider_plugin_testkit::wasm_options(&entry.wasm),
+        clock: Clock::default(),
+    };
+    let loaded = compiled::telling(&entry.name, bytes.len(), || {
+        outrider_wasm_runtime::load(source, WORKERS, metrics)
+    });
+    loaded.map_err(|LoadError { plugin, message }| {
+        let what = message.strip_prefix(file.as_str()).unwrap_or(&message);
+        let what = what.trim_start_matches([':', ' ']);
+        problem(file.clone(), 0, &format!("plugin `{plugin}`: {what}"))
     })
 }
 

@@ -112,6 +112,7 @@ mod tests {
         let place = Place {
             workers: 1,
             log_folder: None,
+            compiled_folder: None,
         };
         of(entry, &CodeKey::new(entry, &place), "gateway", patch)
     }

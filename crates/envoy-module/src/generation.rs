@@ -50,6 +50,7 @@ impl Core {
         let place = Place {
             workers,
             log_folder: document.log_folder.map(Into::into),
+            compiled_folder: document.compiled_folder.map(Into::into),
         };
         for entry in document.plugins {
             let name = entry.name.clone();

@@ -12,6 +12,7 @@ use outrider_plugin_api::{
     ScopedConfig,
 };
 use outrider_plugin_formats::{self as formats, PluginEntry, PluginTime, Runtime};
+use outrider_wasm_runtime as wasm_runtime;
 use serde_json::{Map, Value};
 
 use crate::circuits;
@@ -50,6 +51,8 @@ pub(crate) struct Place {
     pub(crate) workers: usize,
     /// The folder of the files that plugins log to.
     pub(crate) log_folder: Option<PathBuf>,
+    /// The folder in which compiled code is kept.
+    pub(crate) compiled_folder: Option<PathBuf>,
 }
 
 /// Loads a plugin's code.
@@ -75,12 +78,31 @@ pub(crate) fn load(entry: &PluginEntry, place: &Place) -> Result<Arc<dyn Plugin>
             Ok(lua_runtime::load(source, place.workers, &mut Definer)?)
         }
         Runtime::Wasm => {
-            source::module(entry)?;
-            Err(Refusal::new(format!(
-                "plugin {}: this version of Outrider does not run Wasm plugins yet",
-                entry.name
-            )))
+            let (file, module) = source::module(entry)?;
+            let source = wasm_runtime::WasmSource {
+                name: entry.name.clone(),
+                file,
+                module,
+                memory_budget: entry.budgets.memory_mib as usize * 1024 * 1024,
+                time_budget: Duration::from_millis(u64::from(entry.budgets.time_ms)),
+                compiled_folder: place.compiled_folder.clone(),
+                options: wasm_options(&entry.wasm),
+                clock: wasm_runtime::Clock::default(),
+            };
+            Ok(wasm_runtime::load(source, place.workers, &mut Definer)?)
         }
+    }
+}
+
+fn wasm_options(options: &formats::WasmOptions) -> wasm_runtime::WasmOptions {
+    wasm_runtime::WasmOptions {
+        relaxed: options.results == formats::WasmResults::Relaxed,
+        allow_on_headers_stop_iteration: options.allow_on_headers_stop_iteration,
+        environment: options.environment.clone(),
+        vm_id: options.vm_id.clone(),
+        root_id: options.root_id.clone(),
+        vm_configuration: options.vm_configuration_bytes(),
+        trace: options.trace,
     }
 }
 

@@ -7,6 +7,7 @@ use std::fs;
 use std::path::Path;
 
 use outrider_plugin_formats::{PluginEntry, PluginSource};
+use outrider_wasm_runtime::WasmModule;
 use sha2::{Digest, Sha256};
 
 use crate::document::Refusal;
@@ -30,19 +31,34 @@ pub(crate) fn files(entry: &PluginEntry) -> Result<Files, Refusal> {
     Ok(files)
 }
 
-/// Gets a plugin's module and checks it.
-pub(crate) fn module(entry: &PluginEntry) -> Result<Vec<u8>, Refusal> {
+/// A plugin's module, and its file for messages. The runtime checks the digest when it reads the file, which
+/// it does where it has not kept what it compiled from it.
+pub(crate) fn module(entry: &PluginEntry) -> Result<(String, WasmModule), Refusal> {
     let PluginSource::Module(file) = &entry.source else {
         return Err(of_another_kind(entry, "a module"));
     };
-    let module = fs::read(file).map_err(|error| {
+    let digest = parse(&entry.digest).ok_or_else(|| {
         Refusal::new(format!(
-            "plugin {}: its module {file} cannot be read: {error}",
-            entry.name
+            "plugin {}: {} is not a digest; it is `sha256:` and 64 hexadecimal digits",
+            entry.name, entry.digest
         ))
     })?;
-    check(entry, &written(&Sha256::digest(&module)))?;
-    Ok(module)
+    Ok((file.clone(), WasmModule::in_file(file.into(), digest)))
+}
+
+/// The bytes of a written digest.
+fn parse(digest: &str) -> Option<[u8; 32]> {
+    let digits = digest.strip_prefix("sha256:")?.as_bytes();
+    let mut bytes = [0; 32];
+    let (pairs, rest) = digits.as_chunks::<2>();
+    if pairs.len() != bytes.len() || !rest.is_empty() {
+        return None;
+    }
+    for (byte, [high, low]) in bytes.iter_mut().zip(pairs) {
+        let digit = |digit: u8| char::from(digit).to_digit(16);
+        *byte = u8::try_from(digit(*high)? << 4 | digit(*low)?).ok()?;
+    }
+    Some(bytes)
 }
 
 fn of_another_kind(entry: &PluginEntry, expected: &str) -> Refusal {

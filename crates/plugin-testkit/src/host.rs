@@ -16,6 +16,7 @@ use outrider_plugin_api::{
     WakeId,
 };
 
+use crate::clock;
 use crate::headers::Headers;
 
 /// When a fake clock begins: a moment in November 2023.
@@ -205,6 +206,7 @@ pub struct ScriptedHost {
 
 impl Default for ScriptedHost {
     fn default() -> Self {
+        clock::set(Duration::ZERO);
         Self {
             worker: 0,
             request_headers: None,
@@ -241,11 +243,13 @@ impl Default for ScriptedHost {
 impl ScriptedHost {
     /// A stream that begins when the clock has run for `elapsed`.
     pub fn starting_at(elapsed: Duration) -> Self {
-        Self {
+        let host = Self {
             elapsed,
             started: elapsed,
             ..Self::default()
-        }
+        };
+        clock::set(elapsed);
+        host
     }
 
     /// How long the stream has lasted.
@@ -415,6 +419,7 @@ impl ScriptedHost {
     pub(crate) fn next_event(&mut self) -> Option<Event> {
         let ((at, _), event) = self.events.pop_first()?;
         self.elapsed = self.elapsed.max(at);
+        clock::set(self.elapsed);
         if let Event::HttpStream(id, StreamPart::Complete | StreamPart::Failed(_)) = &event {
             self.open_streams.remove(id);
         }

@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 mod case;
+mod clock;
 mod drive;
 mod facts;
 mod headers;
@@ -32,5 +33,5 @@ pub use host::{
 };
 pub use load::load_cases;
 pub use metrics::MetricTable;
-pub use plugin::LoadedPlugin;
+pub use plugin::{LoadedPlugin, wasm_options};
 pub use run::{CaseResult, Difference, run_case, run_cases};

@@ -2,7 +2,7 @@
 //! chain of it alone looks like.
 
 use std::fmt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,8 +12,10 @@ use outrider_plugin_api::{
     Metrics, Plugin, ScopedConfig,
 };
 use outrider_plugin_formats as formats;
+use outrider_wasm_runtime::{WasmOptions, WasmSource};
 use serde_json::Value;
 
+use crate::clock;
 use crate::metrics::MetricTable;
 
 const ENTRY: &str = "main.lua";
@@ -25,6 +27,8 @@ type Load = Box<dyn Fn(&mut dyn Metrics) -> Result<Arc<dyn Plugin>, LoadError> +
 pub struct LoadedPlugin {
     name: String,
     load: Load,
+    /// As long as it lives, other loads of a Wasm plugin find its code compiled.
+    _first: Option<Arc<dyn Plugin>>,
     schema: Option<jsonschema::Validator>,
     failure_policy: FailurePolicy,
 }
@@ -47,14 +51,24 @@ impl LoadedPlugin {
         Self {
             name: name.to_owned(),
             load: Box::new(load),
+            _first: None,
             schema: None,
             failure_policy: failure_policy(&formats::FailurePolicy::default()),
         }
     }
 
     /// The plugin of a package, with its schema and its manifest's failure policy and budgets. It is
-    /// loaded once, so that what is wrong with its code is told here.
+    /// loaded once, so that what is wrong with its code is told here. What is compiled of a Wasm plugin is
+    /// forgotten with this.
     pub fn from_package(package: &formats::PluginPackage) -> Result<Self, LoadError> {
+        Self::from_package_keeping(package, None)
+    }
+
+    /// As [`LoadedPlugin::from_package`]; what is compiled of a Wasm plugin is kept in a folder.
+    pub fn from_package_keeping(
+        package: &formats::PluginPackage,
+        compiled_folder: Option<PathBuf>,
+    ) -> Result<Self, LoadError> {
         let manifest = &package.manifest;
         let budgets = manifest
             .budgets
@@ -75,17 +89,25 @@ impl LoadedPlugin {
                 };
                 Box::new(move |metrics| outrider_lua_runtime::load(source.clone(), 1, metrics))
             }
-            formats::PluginCode::Module(_) => {
-                return Err(LoadError {
-                    plugin: manifest.name.clone(),
-                    message: "this version of Outrider does not run Wasm plugins yet".to_owned(),
-                });
+            formats::PluginCode::Module(module) => {
+                let source = WasmSource {
+                    name: manifest.name.clone(),
+                    file: module.file.clone(),
+                    module: Arc::clone(&module.bytes).into(),
+                    memory_budget: budgets.memory_mib as usize * 1024 * 1024,
+                    time_budget: Duration::from_millis(budgets.time_ms.into()),
+                    compiled_folder,
+                    options: wasm_options(&manifest.wasm.clone().unwrap_or_default()),
+                    clock: clock::of_this_thread(),
+                };
+                Box::new(move |metrics| outrider_wasm_runtime::load(source.clone(), 1, metrics))
             }
         };
-        load(&mut MetricTable::new())?;
+        let first = load(&mut MetricTable::new())?;
         let plugin = Self {
             name: manifest.name.clone(),
             load,
+            _first: Some(first),
             schema: None,
             failure_policy: failure_policy(&manifest.failure_policy.clone().unwrap_or_default()),
         };
@@ -107,6 +129,17 @@ impl LoadedPlugin {
             mend: None,
         };
         let message = &error.message;
+        if let formats::PluginCode::Module(module) = &package.code
+            && let Some(what) = message.strip_prefix(&module.file)
+        {
+            return formats::Problem {
+                file: module.file.clone(),
+                line: 0,
+                column: 0,
+                message: what.trim_start_matches([':', ' ']).to_owned(),
+                mend: None,
+            };
+        }
         if let Some((place, what)) = message.split_once(": ") {
             if place == SCHEMA {
                 return at(place, 0, what);
@@ -234,6 +267,19 @@ fn merge(target: &mut Value, patch: &Value) {
         } else {
             merge(entries.entry(key.clone()).or_insert(Value::Null), change);
         }
+    }
+}
+
+/// How a Wasm plugin is run, as its runtime takes it.
+pub fn wasm_options(options: &formats::WasmOptions) -> WasmOptions {
+    WasmOptions {
+        relaxed: options.results == formats::WasmResults::Relaxed,
+        allow_on_headers_stop_iteration: options.allow_on_headers_stop_iteration,
+        environment: options.environment.clone(),
+        vm_id: options.vm_id.clone(),
+        root_id: options.root_id.clone(),
+        vm_configuration: options.vm_configuration_bytes(),
+        trace: options.trace,
     }
 }
 

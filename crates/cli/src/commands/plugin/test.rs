@@ -8,11 +8,13 @@ use std::time::Instant;
 use anyhow::Context as _;
 use clap::Args;
 use outrider_lab::Protocol;
-use outrider_plugin_formats::Problem;
+use outrider_plugin_api::LoadError;
+use outrider_plugin_formats::{PluginCode, PluginPackage, Problem};
 use outrider_plugin_replay::{Outcome, Subject, Tools, replay};
 use outrider_plugin_testkit::{Case, CaseResult, Difference, LoadedPlugin, load_cases, run_cases};
 use serde_json::{Value, json};
 
+use crate::compiled;
 use crate::exit::{self, Exit};
 use crate::output::{self, BAD, BOLD, DIM, GOOD, Styled, WARN};
 
@@ -277,8 +279,7 @@ fn test(folder: PathBuf) -> Report {
         }
     };
     report.plugin = Some(package.manifest.name.clone());
-    let plugin = LoadedPlugin::from_package(&package)
-        .map_err(|error| vec![LoadedPlugin::problem(&package, &error)]);
+    let plugin = load(&package).map_err(|error| vec![LoadedPlugin::problem(&package, &error)]);
     let cases = load_cases(&report.folder.join("cases"));
     match (plugin, cases) {
         (Ok(plugin), Ok(cases)) => {
@@ -295,6 +296,17 @@ fn test(folder: PathBuf) -> Report {
         }
     }
     report
+}
+
+/// Loads a plugin, and says so where it takes long.
+fn load(package: &PluginPackage) -> Result<LoadedPlugin, LoadError> {
+    let load = || LoadedPlugin::from_package_keeping(package, compiled::folder());
+    match &package.code {
+        PluginCode::Files(_) => load(),
+        PluginCode::Module(module) => {
+            compiled::telling(&package.manifest.name, module.bytes.len(), load)
+        }
+    }
 }
 
 fn to_json(report: &Report) -> Value {
