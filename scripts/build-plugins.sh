@@ -11,8 +11,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 root=$PWD
-# Compilers run in folders of their own.
-built=$(realpath -m "${CARGO_TARGET_DIR:-target}")/plugins
+built=${CARGO_TARGET_DIR:-$root/target}/plugins
 
 install=no
 languages=()

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -20,8 +21,10 @@ use crate::{Output, envoy, module};
 pub struct FilterPlugin {
     /// Its name.
     pub name: String,
-    /// Its Lua code.
+    /// Its Lua code; of a Wasm plugin, what messages show of it.
     pub code: String,
+    /// The file of its module; none: it is a Lua plugin.
+    pub module: Option<PathBuf>,
     /// `whole` or `stream`.
     pub body: &'static str,
     /// The order within the chain, high first.
@@ -37,14 +40,29 @@ pub fn inline_lua(code: &str) -> (Value, String) {
     (json!({ "inline": files }), digest)
 }
 
+/// The source of a Wasm plugin, with the digest that goes with it. Without the file, the digest is none's.
+pub fn module_file(file: &Path) -> (Value, String) {
+    let module = std::fs::read(file).unwrap_or_default();
+    let digest = outrider_plugin_store::module_digest(&module);
+    (json!({ "module": file }), digest)
+}
+
 /// A filter configuration (`outrider_plugin_formats::FilterConfig`) of these plugins, all enabled.
 fn filter_config(plugins: &[FilterPlugin]) -> Value {
     let plugins: Vec<Value> = plugins
         .iter()
         .map(|plugin| {
-            let (source, digest) = inline_lua(&plugin.code);
+            let (runtime, (source, digest)) = match &plugin.module {
+                Some(file) => ("wasm", module_file(file)),
+                None => ("lua", inline_lua(&plugin.code)),
+            };
+            let entry = if runtime == "lua" {
+                "main.lua"
+            } else {
+                "plugin.wasm"
+            };
             json!({
-                "name": plugin.name, "runtime": "lua", "entry": "main.lua", "enabled": true,
+                "name": plugin.name, "runtime": runtime, "entry": entry, "enabled": true,
                 "source": source, "digest": digest, "body": plugin.body,
                 "priority": plugin.priority, "config": plugin.config,
                 "budgets": { "time_ms": 2000, "memory_mib": 256 },

@@ -12,7 +12,7 @@ use outrider_lab::client::{Request, Response, Target};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::{Output, command, envoy, free_address, module, process, root};
+use crate::{Output, cache_folder, command, envoy, free_address, module, process, root};
 
 /// How long a gateway may take to serve. Debug builds on a busy machine are slow.
 const READY: Duration = Duration::from_mins(1);
@@ -83,6 +83,7 @@ impl Gateway {
             .arg(&file)
             .env("OUTRIDER_ENVOY", envoy()?)
             .env("OUTRIDER_MODULE", module()?)
+            .env("XDG_CACHE_HOME", cache_folder()?)
             .env("NO_COLOR", "1")
             .stdin(Stdio::null())
             .stdout(Stdio::piped())

@@ -5,11 +5,13 @@
 
 mod direct;
 mod gateway;
+mod guest;
 mod process;
 mod run;
 
-pub use direct::{Direct, FilterPlugin, direct_config, inline_lua};
+pub use direct::{Direct, FilterPlugin, direct_config, inline_lua, module_file};
 pub use gateway::{Gateway, GatewayOptions, Verdict};
+pub use guest::{Guest, REFUSAL};
 pub use outrider_plugin_replay::{
     Answer, AnswerBody, AnswerFailure, Fields, Output, Received, Scripted, values,
 };
@@ -39,6 +41,11 @@ pub fn build_folder() -> anyhow::Result<PathBuf> {
         .nth(2)
         .context("the test is not in a cargo target folder")?;
     Ok(folder.to_owned())
+}
+
+/// Where the commands under test keep compiled code: beside what was built, not with the user's own.
+pub(crate) fn cache_folder() -> anyhow::Result<PathBuf> {
+    Ok(build_folder()?.join("cache"))
 }
 
 fn built(name: &str) -> anyhow::Result<PathBuf> {

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 
-use crate::{command, envoy, module};
+use crate::{cache_folder, command, envoy, module};
 
 /// How long a command may take. The longest are those that start an Envoy which then cannot serve.
 const PATIENCE: Duration = Duration::from_mins(1);
@@ -50,6 +50,7 @@ pub fn outrider(
         .current_dir(folder)
         .env("OUTRIDER_ENVOY", envoy()?)
         .env("OUTRIDER_MODULE", module()?)
+        .env("XDG_CACHE_HOME", cache_folder()?)
         .env("NO_COLOR", "1");
     for (name, value) in variables {
         if value.is_empty() {

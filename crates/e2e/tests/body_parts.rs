@@ -19,6 +19,7 @@ fn plugin(name: &str, priority: i32, body: &'static str, code: &str) -> FilterPl
     FilterPlugin {
         name: name.to_owned(),
         code: format!("local handler = {{ version = 'v2' }}\n{code}\nreturn handler\n"),
+        module: None,
         body,
         priority,
         config: json!({}),

@@ -1,8 +1,8 @@
 //! One Outrider filter with two plugins does to every byte what two Outrider filters with one plugin
 //! each do.
 //!
-//! Pairs of plugins are made at random (from fixed seeds): they read, change, buffer, stream, pause
-//! and reply. Each pair stands in one chain behind one listener, and in two filters behind another, of
+//! Pairs of plugins are made at random (from fixed seeds), of Lua, of Wasm, and of one and the other: they
+//! read, change, buffer, stream, pause and reply. Each pair stands in one chain behind one listener, and in two filters behind another, of
 //! one Envoy. The same requests go to both: bodies of 0 bytes to 8 MiB, in pieces or whole, with and
 //! without trailers, over HTTP/1.1 and HTTP/2. What the upstream got and what the client got has to be
 //! the same, but for dates and durations.
@@ -15,15 +15,19 @@
 )]
 
 use std::fmt::Write as _;
+use std::path::Path;
 use std::time::Duration;
 
-use outrider_e2e::{Direct, FilterPlugin, direct_config};
+use outrider_e2e::{Direct, FilterPlugin, Guest, direct_config};
 use outrider_lab::client::{Request, Target};
 use outrider_lab::echo::{Echo, RecordedRequest, pattern};
 use serde_json::json;
+use tempfile::TempDir;
 
 /// How many pairs of plugins.
-const PAIRS: u64 = 10;
+const PAIRS: u64 = 16;
+/// So many of them are of Lua plugins alone.
+const OF_LUA: u64 = 10;
 
 /// A small generator of numbers (xorshift64*), so that a seed means the same plugins for good.
 struct Random(u64);
@@ -180,16 +184,178 @@ fn plugin(seed: u64, name: &str, priority: i32) -> FilterPlugin {
     FilterPlugin {
         name: name.to_owned(),
         code,
+        module: None,
         body: if streams { "stream" } else { "whole" },
         priority,
         config: json!({}),
     }
 }
 
-fn pair(number: u64) -> (FilterPlugin, FilterPlugin) {
+/// Functions of a guest for the headers of one direction.
+fn wasm_headers(
+    random: &mut Random,
+    guest: &mut Guest,
+    name: &str,
+    direction: &str,
+    changes_length: bool,
+) -> String {
+    let (map, side) = if direction == "request" {
+        (0, "req")
+    } else {
+        (2, "resp")
+    };
+    let mut code = String::new();
+    if random.chance(60) {
+        let key = guest.text(&format!("x-{name}-{side}"));
+        let value = guest.text("set");
+        writeln!(
+            code,
+            "    (drop (call $set_header (i32.const {map}) {key} {value}))"
+        )
+        .unwrap();
+    }
+    if random.chance(60) {
+        // What the other plugin left behind shows in what this one sees.
+        let key = guest.text(&format!("x-{name}-{side}-count"));
+        writeln!(
+            code,
+            "    (drop (call $get_headers (i32.const {map}) (i32.const 16) (i32.const 20)))\n    \
+             (local.set $count (i32.load (i32.load (i32.const 16))))\n    \
+             (i32.store8 (i32.const 32) (i32.add (i32.const 48) (i32.div_u (local.get $count) (i32.const 10))))\n    \
+             (i32.store8 (i32.const 33) (i32.add (i32.const 48) (i32.rem_u (local.get $count) (i32.const 10))))\n    \
+             (drop (call $set_header (i32.const {map}) {key} (i32.const 32) (i32.const 2)))"
+        )
+        .unwrap();
+    }
+    if random.chance(40) {
+        let key = guest.text("x-list");
+        let value = guest.text(name);
+        writeln!(
+            code,
+            "    (drop (call $add_header (i32.const {map}) {key} {value}))"
+        )
+        .unwrap();
+    }
+    if random.chance(30) {
+        let key = guest.text(&format!("x-remove-{}", random.below(3)));
+        writeln!(
+            code,
+            "    (drop (call $clear_header (i32.const {map}) {key}))"
+        )
+        .unwrap();
+    }
+    if changes_length {
+        let key = guest.text("content-length");
+        writeln!(
+            code,
+            "    (drop (call $clear_header (i32.const {map}) {key}))"
+        )
+        .unwrap();
+    }
+    if direction == "request" {
+        let key = guest.text("x-reply");
+        let wanted = guest.text(&format!("{name}-request-headers"));
+        let body = guest.text(&format!("teapot by {name}"));
+        writeln!(
+            code,
+            "    (if (call $has_header (i32.const 0) {key}) (then (if (call $is {wanted}) (then\n      \
+             (drop (call $reply (i32.const 418) (i32.const 0) (i32.const 0) {body}\n        \
+             (i32.const 0) (i32.const 0) (i32.const -1)))\n      (return (i32.const 1))))))"
+        )
+        .unwrap();
+    }
+    format!(
+        "  (func (export \"proxy_on_{direction}_headers\") (param $context i32) (param i32) (param $end i32) \
+         (result i32)\n    (local $count i32)\n{code}    (i32.const 0))\n"
+    )
+}
+
+/// A guest's function for the body of one direction: chunk by chunk it changes letters; whole, it puts its
+/// name before and behind.
+fn wasm_body(
+    random: &mut Random,
+    guest: &mut Guest,
+    name: &str,
+    direction: &str,
+    streams: bool,
+) -> String {
+    let buffer = i32::from(direction == "response");
+    let code = if streams {
+        let (from, to) = (97 + random.below(3), 65 + random.below(26));
+        format!(
+            "    (if (i32.eqz (local.get $size)) (then (return (i32.const 0))))
+    (drop (call $get_buffer (i32.const {buffer}) (i32.const 0) (local.get $size) (i32.const 16) (i32.const 20)))
+    (local.set $at (i32.load (i32.const 16)))
+    (local.set $last (i32.add (local.get $at) (i32.load (i32.const 20))))
+    (loop $next
+      (if (i32.eq (i32.load8_u (local.get $at)) (i32.const {from}))
+        (then (i32.store8 (local.get $at) (i32.const {to}))))
+      (local.set $at (i32.add (local.get $at) (i32.const 1)))
+      (br_if $next (i32.lt_u (local.get $at) (local.get $last))))
+    (drop (call $set_buffer (i32.const {buffer}) (i32.const 0) (local.get $size)
+      (i32.load (i32.const 16)) (i32.load (i32.const 20))))
+"
+        )
+    } else {
+        let before = guest.text(&format!("<{name}>"));
+        let behind = guest.text(&format!("</{name}>"));
+        format!(
+            "    (if (i32.eqz (local.get $end)) (then (return (i32.const 1))))
+    (drop (call $set_buffer (i32.const {buffer}) (i32.const 0) (i32.const 0) {before}))
+    (drop (call $set_buffer (i32.const {buffer}) (i32.const 2147483647) (i32.const 0) {behind}))
+"
+        )
+    };
+    format!(
+        "  (func (export \"proxy_on_{direction}_body\") (param $context i32) (param $size i32) (param $end i32) \
+         (result i32)\n    (local $at i32) (local $last i32)\n{code}    (i32.const 0))\n"
+    )
+}
+
+/// A Wasm plugin made from a seed, its module in `folder`.
+fn wasm_plugin(seed: u64, name: &str, priority: i32, folder: &Path) -> FilterPlugin {
+    let mut random = Random::new(seed);
+    let streams = random.chance(50);
+    let mut guest = Guest::default();
+    let mut code = String::new();
+    for direction in ["request", "response"] {
+        let has_body = random.chance(70);
+        if has_body {
+            code += &wasm_body(&mut random, &mut guest, name, direction, streams);
+        }
+        let changes_length = has_body && !streams;
+        if changes_length || random.chance(85) {
+            code += &wasm_headers(&mut random, &mut guest, name, direction, changes_length);
+        }
+    }
+    let file = folder.join(format!("{seed}.wasm"));
+    std::fs::write(&file, guest.function(&code).module().unwrap()).unwrap();
+    FilterPlugin {
+        name: name.to_owned(),
+        code,
+        module: Some(file),
+        body: "stream",
+        priority,
+        config: json!({}),
+    }
+}
+
+fn pair(number: u64, folder: &Path) -> (FilterPlugin, FilterPlugin) {
+    let (left, right) = (number * 2 + 101, number * 2 + 102);
+    let is_wasm = match number.checked_sub(OF_LUA) {
+        None => (false, false),
+        Some(mixed) => [(true, false), (false, true), (true, true)][mixed as usize % 3],
+    };
+    let plugin = |is_wasm: bool, seed: u64, name: &str, priority: i32| {
+        if is_wasm {
+            wasm_plugin(seed, name, priority, folder)
+        } else {
+            plugin(seed, name, priority)
+        }
+    };
     (
-        plugin(number * 2 + 101, "left", 2),
-        plugin(number * 2 + 102, "right", 1),
+        plugin(is_wasm.0, left, "left", 2),
+        plugin(is_wasm.1, right, "right", 1),
     )
 }
 
@@ -341,7 +507,10 @@ fn requests(number: u64) -> Vec<(String, Request)> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_chain_of_two_does_what_two_filters_of_one_do() {
     let echo = Echo::start("echo").await.unwrap();
-    let pairs: Vec<_> = (0..PAIRS).map(pair).collect();
+    let guests = TempDir::new().unwrap();
+    let pairs: Vec<_> = (0..PAIRS)
+        .map(|number| pair(number, guests.path()))
+        .collect();
     let chains: Vec<Vec<Vec<FilterPlugin>>> = pairs
         .iter()
         .flat_map(|(left, right)| {

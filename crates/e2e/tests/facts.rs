@@ -19,6 +19,7 @@ fn plugin(name: &str, priority: i32, code: &str) -> FilterPlugin {
     FilterPlugin {
         name: name.to_owned(),
         code: format!("local handler = {{ version = 'v2' }}\n{code}\nreturn handler\n"),
+        module: None,
         body: "whole",
         priority,
         config: json!({}),

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use outrider_e2e::{Output, envoy, finish, free_address, module, outrider, root};
+use outrider_e2e::{Guest, Output, envoy, finish, free_address, module, outrider, root};
 use outrider_envoy_process::{Envoy, Level, Options};
 use outrider_lab::tls::Identity;
 use regex::Regex;
@@ -33,8 +33,6 @@ fn yaml_files(folder: &Path) -> Vec<PathBuf> {
             path.extension()
                 .is_some_and(|extension| extension == "yaml")
         })
-        // Until the module runs Wasm plugins.
-        .filter(|path| path.file_name().is_none_or(|name| name != "wasm.yaml"))
         .collect();
     files.sort();
     files
@@ -75,12 +73,20 @@ fn goldens() -> Vec<Golden> {
 fn copy(golden: &Golden) -> (TempDir, PathBuf) {
     let folder = TempDir::new().unwrap();
     let parts: &[&str] = if golden.folder == root() {
-        &["examples", "plugins"]
+        &["examples", "plugins/lua"]
     } else {
         &["gateways", "plugins"]
     };
     for part in parts {
         copy_folder(&golden.folder.join(part), &folder.path().join(part));
+    }
+    // Built files are not kept: a guest takes the place of the module that the golden gateway has none of.
+    for guard in ["plugins/guard", "gateways/plugins/guard"] {
+        let guard = folder.path().join(guard);
+        if guard.is_dir() {
+            let module = Guest::telling("golden").module().unwrap();
+            fs::write(guard.join("plugin.wasm"), module).unwrap();
+        }
     }
     let file = folder.path().join(&golden.file);
     let text = fs::read_to_string(&file).unwrap();

@@ -91,6 +91,7 @@ fn actor(name: &str, body: &'static str, priority: i32) -> FilterPlugin {
     FilterPlugin {
         name: name.to_owned(),
         code: ACTOR.replace("BODIES", bodies).replace("NAME", name),
+        module: None,
         body: if body == "none" { "stream" } else { body },
         priority,
         config: json!({}),

@@ -83,6 +83,7 @@ fn bootstrap(scripts: &[Script], echo: &Echo, calls: &Scripted, identities: &Ide
             let plugin = FilterPlugin {
                 name: plugin_name(index),
                 code: script.code.clone(),
+                module: None,
                 body: "whole",
                 priority: 0,
                 config: context(),
