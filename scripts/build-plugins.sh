@@ -11,7 +11,8 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 root=$PWD
-built=${CARGO_TARGET_DIR:-$root/target}/plugins
+# Compilers run in folders of their own.
+built=$(realpath -m "${CARGO_TARGET_DIR:-target}")/plugins
 
 install=no
 languages=()
