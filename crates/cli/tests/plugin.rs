@@ -195,6 +195,7 @@ fn a_new_plugin_can_be_used_as_new_says() {
         let (_, excerpt) = printed.split_once("  gateway:\n").unwrap();
         let excerpt: Vec<_> = excerpt
             .lines()
+            .take_while(|line| !line.is_empty())
             .map(|line| line.strip_prefix("  ").unwrap())
             .collect();
         let gateway = format!(

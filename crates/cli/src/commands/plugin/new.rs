@@ -224,17 +224,23 @@ fn tell(folder: &Path, name: &str, files: &[(String, String, &str)], build: Opti
          \x20     - {name}\n\
          \x20 plugins:\n\
          \x20   {name}:\n\
-         \x20     source: {source}\n\n{}\n  outrider plugin types",
+         \x20     source: {source}",
         Styled(BOLD, "Run its cases, now and after each change:"),
         Styled(
             BOLD,
             "Use it in the outrider.yaml of this folder, for the gateway, a project or a route:"
         ),
-        Styled(
-            BOLD,
-            "Have editors in this folder complete and check what plugins call:"
-        ),
     ));
+    // The annotations are of Lua's functions; a compiler knows its own.
+    if build.is_none() {
+        output::line(format_args!(
+            "\n{}\n  outrider plugin types",
+            Styled(
+                BOLD,
+                "Have editors in this folder complete and check what plugins call:"
+            ),
+        ));
+    }
 }
 
 /// A path as it is, or as `quote` has it where it contains what means something to a shell or in YAML.
