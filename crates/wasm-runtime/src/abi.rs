@@ -50,8 +50,6 @@ pub(crate) mod action {
     pub(crate) const CONTINUE_AND_END_STREAM: i32 = 2;
     /// Of bodies: hold back what was given, with back-pressure.
     pub(crate) const STOP_ITERATION_AND_WATERMARK: i32 = 2;
-    /// Of bodies: what was given is dropped.
-    pub(crate) const STOP_ITERATION_NO_BUFFER: i32 = 3;
 }
 
 /// Which buffer.

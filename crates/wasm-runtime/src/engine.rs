@@ -12,7 +12,7 @@ use std::sync::{LazyLock, Mutex, PoisonError};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 
-use wasmtime::{Config, Engine, OptLevel, Strategy, WasmBacktraceDetails};
+use wasmtime::{Config, Engine, OptLevel, Strategy, Trap, UpdateDeadline, WasmBacktraceDetails};
 
 /// How often the epoch is raised.
 pub(crate) const TICK: Duration = Duration::from_millis(2);
@@ -82,11 +82,64 @@ pub(crate) fn begin() {
     }
 }
 
-/// How many ticks a budget is: at least one whole, after the one that is running.
-pub(crate) fn ticks(budget: Duration) -> u64 {
-    let budget = budget.min(LONGEST_BUDGET).as_nanos();
-    let ticks = budget.div_ceil(TICK.as_nanos());
-    u64::try_from(ticks).unwrap_or(u64::MAX).saturating_add(1)
+/// How many ticks half a budget is: at least one whole.
+pub(crate) fn half_ticks(budget: Duration) -> u64 {
+    let half = budget.min(LONGEST_BUDGET).as_nanos() / 2;
+    let ticks = half.div_ceil(TICK.as_nanos());
+    u64::try_from(ticks).unwrap_or(u64::MAX).max(1)
+}
+
+/// Whether a call that has taken long may go on. On a machine with more to do than it has processors for,
+/// time passes in which the worker does not run: that is not the guest's. So a call is looked at when half of
+/// its budget has passed, and again and again after that, until it has run for half of the other half.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Patience {
+    half_ticks: u64,
+    /// What the worker's thread had run for when the call was first looked at, in nanoseconds.
+    first: Option<u64>,
+    looks: u32,
+}
+
+/// After so many looks a call ends in any case: some sixty times its budget.
+const MOST_LOOKS: u32 = 120;
+
+impl Patience {
+    #[inline]
+    pub(crate) fn new(half_ticks: u64) -> Self {
+        Self {
+            half_ticks,
+            first: None,
+            looks: 0,
+        }
+    }
+
+    /// The deadline has come.
+    ///
+    /// # Errors
+    /// The call has had its time, and ends.
+    pub(crate) fn at_deadline(&mut self) -> wasmtime::Result<UpdateDeadline> {
+        let now = time_run();
+        let goes_on = match (self.first, now) {
+            (None, _) => true,
+            (Some(first), Some(now)) => {
+                let quarter = u128::from(self.half_ticks) * TICK.as_nanos() / 2;
+                self.looks < MOST_LOOKS && u128::from(now.saturating_sub(first)) < quarter
+            }
+            (Some(_), None) => false,
+        };
+        if !goes_on {
+            return Err(Trap::Interrupt.into());
+        }
+        self.looks += 1;
+        self.first = self.first.or(Some(now.unwrap_or(0)));
+        Ok(UpdateDeadline::Continue(self.half_ticks))
+    }
+}
+
+/// For how long this thread has run, in nanoseconds; none: the system does not say.
+fn time_run() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
+    text.split_whitespace().next()?.parse().ok()
 }
 
 #[cold]
@@ -126,9 +179,29 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_budget_is_at_least_its_ticks() {
-        assert_eq!(ticks(Duration::from_millis(20)), 11);
-        assert_eq!(ticks(Duration::from_micros(1)), 2);
-        assert_eq!(ticks(Duration::from_secs(100_000)), ticks(LONGEST_BUDGET));
+    fn half_a_budget_is_a_tick_at_least() {
+        assert_eq!(half_ticks(Duration::from_millis(20)), 5);
+        assert_eq!(half_ticks(Duration::from_micros(1)), 1);
+        assert_eq!(
+            half_ticks(Duration::from_secs(100_000)),
+            half_ticks(LONGEST_BUDGET)
+        );
+    }
+
+    #[test]
+    fn a_call_that_runs_ends_and_one_that_waits_goes_on() {
+        let mut patience = Patience::new(2);
+        assert!(patience.at_deadline().is_ok());
+        let first = time_run().unwrap();
+        // This thread has hardly run since.
+        patience.first = Some(first + 1_000_000_000);
+        assert!(patience.at_deadline().is_ok());
+        // A call with no budget has run for all of it at once.
+        let mut spent = Patience::new(0);
+        assert!(spent.at_deadline().is_ok());
+        assert!(spent.at_deadline().is_err());
+        patience.first = Some(first + 1_000_000_000);
+        patience.looks = MOST_LOOKS;
+        assert!(patience.at_deadline().is_err());
     }
 }

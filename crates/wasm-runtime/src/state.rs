@@ -7,6 +7,7 @@ use outrider_plugin_api::{LogLevel, MetricId, Reply, Stream};
 use wasmtime::{Memory, ResourceLimiter, TypedFunc};
 
 use crate::contexts::{Context, Contexts};
+use crate::engine::Patience;
 use crate::memory::Lent;
 use crate::pairs::{Pairs, Writer};
 use crate::shared::Shared;
@@ -150,6 +151,8 @@ pub(crate) struct State {
     pub(crate) lent: Lent,
     pub(crate) gate: Gate,
     pub(crate) limits: Limits,
+    /// What becomes of the call when its deadline has come.
+    pub(crate) patience: Patience,
     pub(crate) memory: Option<Memory>,
     pub(crate) allocate: Option<TypedFunc<i32, i32>>,
     pub(crate) contexts: Contexts,
@@ -212,6 +215,7 @@ impl State {
             lent: Lent::default(),
             gate,
             limits,
+            patience: Patience::default(),
             memory: None,
             allocate: None,
             contexts: Contexts::default(),

@@ -8,13 +8,13 @@ use std::fmt::Debug;
 use std::sync::Arc;
 
 use outrider_plugin_api::{
-    Call, Decision, Fault, LogLevel, MetricId, Reaction, Slot, Stream, Wake,
+    Call, Decision, Fault, LogLevel, MetricId, Phase, Reaction, Slot, Stream, Wake,
 };
 use wasmtime::{Store, TypedFunc, WasmParams, WasmResults};
 
 use crate::abi::Version;
 use crate::code::Code;
-use crate::engine;
+use crate::engine::{self, Patience};
 use crate::exports::Exports;
 use crate::memory::{Loan, lend};
 use crate::shared::Shared;
@@ -67,6 +67,16 @@ impl Debug for Vm {
             .field("state", self.store.data())
             .finish_non_exhaustive()
     }
+}
+
+/// A call begins whose budget is twice so many ticks.
+#[inline]
+fn begin(store: &mut Store<State>, half_ticks: u64) {
+    engine::begin();
+    store.set_epoch_deadline(half_ticks);
+    let state = store.data_mut();
+    state.limits.refused = false;
+    state.patience = Patience::new(half_ticks);
 }
 
 /// Calls a callback.
@@ -135,11 +145,10 @@ impl Vm {
         state.is_first_version = code.version == Version::V0_1_0;
         let mut store = Store::new(code.instances.module().engine(), state);
         store.limiter(|state| &mut state.limits);
-        store.epoch_deadline_trap();
-        let call_ticks = engine::ticks(shared.time_budget);
-        let load_ticks = engine::ticks(shared.load_budget);
-        engine::begin();
-        store.set_epoch_deadline(load_ticks);
+        store.epoch_deadline_callback(|mut store| store.data_mut().patience.at_deadline());
+        let call_ticks = engine::half_ticks(shared.time_budget);
+        let load_ticks = engine::half_ticks(shared.load_budget);
+        begin(&mut store, load_ticks);
         let exports = lend(&mut store, loan, |store| start(code, store))?;
         let first_memory = store.data().limits.used;
         Ok(Self {
@@ -206,10 +215,8 @@ impl Vm {
             load_ticks,
             ..
         } = self;
-        engine::begin();
-        store.set_epoch_deadline(*load_ticks);
+        begin(store, *load_ticks);
         let state = store.data_mut();
-        state.limits.refused = false;
         let root = state
             .contexts
             .add_root(configuration.id, Arc::clone(&configuration.text));
@@ -237,8 +244,7 @@ impl Vm {
             return Ok(());
         };
         let exports = &self.exports;
-        engine::begin();
-        self.store.set_epoch_deadline(self.call_ticks);
+        begin(&mut self.store, self.call_ticks);
         lend(&mut self.store, loan, |store| {
             let state = store.data_mut();
             state.effective = root;
@@ -256,9 +262,7 @@ impl Vm {
     }
 
     fn begin(&mut self) {
-        engine::begin();
-        self.store.set_epoch_deadline(self.call_ticks);
-        self.store.data_mut().limits.refused = false;
+        begin(&mut self.store, self.call_ticks);
     }
 
     /// Calls the guest for a phase of a stream.
@@ -286,8 +290,18 @@ impl Vm {
                 run_phase(store, exports, place, call)?
             };
             let decision = conclude(store, place, call, answer);
+            if call.phase == Phase::Log {
+                // As in Envoy, the rest follows at once, and what the guest says in it is heard.
+                *slot = Slot::default();
+                finish(store, exports, place)?;
+            }
             leave(store);
             Ok(decision)
+        })
+        .inspect(|_| {
+            if call.phase == Phase::Log {
+                self.served += 1;
+            }
         })
     }
 
@@ -321,7 +335,7 @@ impl Vm {
         })
     }
 
-    /// A stream is over: the guest is told, and forgets it.
+    /// A stream is over that the guest has not been told of: one without a log phase.
     ///
     /// # Errors
     /// The guest failed; it is of no use any more.
@@ -330,25 +344,7 @@ impl Vm {
             return Ok(());
         };
         self.begin();
-        let exports = &self.exports;
-        let store = &mut self.store;
-        let Some(context) = store.data_mut().contexts.at_mut(place) else {
-            return Ok(());
-        };
-        context.is_over = true;
-        let callouts = std::mem::take(&mut context.callouts);
-        let (id, root) = (context.id, context.root);
-        let state = store.data_mut();
-        state.effective = id;
-        state.root = root;
-        state.moment = Moment::Other;
-        if let Some(on_done) = &exports.on_done {
-            // As in Envoy, a stream is over whatever it answers.
-            enter(store, "proxy_on_done", on_done, id.cast_signed())?;
-        }
-        delete(store, exports, place, id)?;
-        abandoned(store, exports, callouts)?;
-        store.data_mut().effective = 0;
+        finish(&mut self.store, &self.exports, place)?;
         self.served += 1;
         Ok(())
     }
@@ -364,6 +360,28 @@ fn place_of(slot: Slot) -> Option<usize> {
 /// The VM that a slot's context is in; none: it stands for none.
 pub(crate) fn generation_of(slot: Slot) -> Option<u32> {
     (slot != Slot::default()).then_some((slot.0 >> 32) as u32)
+}
+
+/// The guest is done with a stream, and forgets it.
+fn finish(store: &mut Store<State>, exports: &Exports, place: usize) -> Result<(), Trouble> {
+    let state = store.data_mut();
+    let Some(context) = state.contexts.at_mut(place) else {
+        return Ok(());
+    };
+    context.is_over = true;
+    let callouts = std::mem::take(&mut context.callouts);
+    let (id, root) = (context.id, context.root);
+    state.effective = id;
+    state.root = root;
+    state.moment = Moment::Other;
+    if let Some(on_done) = &exports.on_done {
+        // As in Envoy, a stream is over whatever it answers.
+        enter(store, "proxy_on_done", on_done, id.cast_signed())?;
+    }
+    delete(store, exports, place, id)?;
+    abandoned(store, exports, callouts)?;
+    store.data_mut().effective = 0;
+    Ok(())
 }
 
 /// The guest forgets a context.

@@ -53,6 +53,12 @@ fn reply(
     grpc_status: u32,
 ) -> Status {
     let relaxed = state.shared.options.relaxed;
+    // A root that answers a callout replies to nobody, in Envoy; in relaxed mode, to the stream that the
+    // callout is of.
+    let of_callout = relaxed && state.context().is_none() && state.own.is_some();
+    if of_callout {
+        state.effective = state.own_id;
+    }
     let is_own = state.is_own();
     let over = state.context().map(|context| context.is_over);
     match over {

@@ -216,7 +216,7 @@ fn fd_write(guest: &mut Guest<'_>, fd: i32, parts: i32, count: i32, written: i32
         _ => return errno::BADF,
     };
     if !(0..=MOST_PARTS).contains(&count) {
-        return errno::INVAL;
+        return errno::FAULT;
     }
     let Some((memory, state)) = split(guest) else {
         return errno::FAULT;

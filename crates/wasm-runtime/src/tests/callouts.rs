@@ -71,20 +71,24 @@ fn a_response_comes_to_the_root_and_lets_the_stream_go_on() {
 fn failures_are_told_as_envoy_tells_them() {
     for (failure, expected) in [
         (
-            CalloutFailure::Reset,
+            CalloutFailure::TooLarge,
             ["00", "01", "04", "00", "00", "", "reset"],
         ),
         (
-            CalloutFailure::Timeout,
+            CalloutFailure::Reset,
             [
                 "00",
                 "01",
                 "04",
                 "03",
-                "24",
-                "upstream request timeout",
-                "upstream request timeout",
+                "57",
+                "upstream connect error or disconnect/reset before headers",
+                "",
             ],
+        ),
+        (
+            CalloutFailure::Timeout,
+            ["00", "01", "04", "03", "24", "upstream request timeout", ""],
         ),
     ] {
         let probe = probe(CALLS);

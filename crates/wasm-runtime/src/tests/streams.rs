@@ -52,8 +52,14 @@ fn contexts_live_as_in_envoy() {
     probe
         .call(Phase::RequestHeaders, &mut next, &mut other)
         .unwrap();
-    assert_eq!(stream.logged(), ["c1", "c2", "h2", "b2", "r2", "l2"]);
-    assert_eq!(other.logged(), ["d2", "x2", "c3", "h3"]);
+    assert_eq!(
+        stream.logged(),
+        ["c1", "c2", "h2", "b2", "r2", "l2", "d2", "x2"]
+    );
+    assert_eq!(
+        (slot, other.logged().join(" ")),
+        (Slot::default(), "c3 h3".to_owned())
+    );
 }
 
 #[test]

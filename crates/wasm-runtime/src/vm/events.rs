@@ -12,7 +12,7 @@ use super::{enter, small};
 use crate::contexts::Callout;
 use crate::exports::Exports;
 use crate::grpc::{self, Failure, Kind, Part};
-use crate::state::{Moment, State};
+use crate::state::{Moment, Response, State};
 use crate::trouble::Trouble;
 
 /// How long a pause that nothing else ends goes on before it is looked at again.
@@ -200,8 +200,19 @@ pub(super) fn abandoned(
 /// Headers and body of a response.
 type Parts<'a> = (&'a [(&'a [u8], &'a [u8])], &'a [&'a [u8]]);
 
-/// What Envoy's host tells a guest whose callout took too long.
+/// What Envoy says of a callout that took too long, and of one whose connection broke.
 const TIMEOUT: &str = "upstream request timeout";
+const RESET: &str = "upstream connect error or disconnect/reset before headers";
+
+/// As in Envoy's host, some failures are responses.
+fn synthetic(response: &mut Response, status: &[u8], text: &str) {
+    response.headers = grpc::own(&[
+        (b":status", status),
+        (b"content-length", text.len().to_string().as_bytes()),
+        (b"content-type", b"text/plain"),
+    ]);
+    response.body.extend_from_slice(text.as_bytes());
+}
 
 fn http_done(
     store: &mut Store<State>,
@@ -219,16 +230,15 @@ fn http_done(
             for piece in body {
                 response.body.extend_from_slice(piece);
             }
-            (200, "")
+            (0, "")
         }
         Err(CalloutFailure::Timeout) => {
-            response.headers = grpc::own(&[
-                (b":status", b"504"),
-                (b"content-length", b"24"),
-                (b"content-type", b"text/plain"),
-            ]);
-            response.body.extend_from_slice(TIMEOUT.as_bytes());
-            (504, TIMEOUT)
+            synthetic(response, b"504", TIMEOUT);
+            (0, "")
+        }
+        Err(CalloutFailure::Reset) => {
+            synthetic(response, b"503", RESET);
+            (0, "")
         }
         Err(_) => (11, "reset"),
     };

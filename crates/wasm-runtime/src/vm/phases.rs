@@ -202,7 +202,11 @@ fn understand(store: &mut Store<State>, part: Part, direction: Direction, answer
         {
             Answer::Pauses(Pause::MoreBody)
         }
-        (Part::Body, action::STOP_ITERATION_NO_BUFFER) => {
+        (Part::Body, action::STOP_ITERATION | action::STOP_ITERATION_AND_WATERMARK) => {
+            Answer::Pauses(Pause::MoreBody)
+        }
+        // As in Envoy, larger answers, and those below 0, count as this.
+        (Part::Body, _) => {
             if let Some(stream) = store.data_mut().lent.stream_mut()
                 && let Err(error) = stream.set_body(direction, b"")
             {
@@ -211,10 +215,6 @@ fn understand(store: &mut Store<State>, part: Part, direction: Direction, answer
             }
             Answer::Pauses(Pause::MoreBody)
         }
-        (Part::Body, action::STOP_ITERATION | action::STOP_ITERATION_AND_WATERMARK) => {
-            Answer::Pauses(Pause::MoreBody)
-        }
-        (Part::Body, _) => Answer::Pauses(Pause::MoreBody),
         (Part::Headers | Part::Trailers, _) => Answer::Pauses(Pause::Event),
     }
 }
