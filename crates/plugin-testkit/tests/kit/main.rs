@@ -9,5 +9,6 @@ mod cases;
 mod circuits;
 mod driver;
 mod facts;
+mod keeping;
 mod scripted;
 mod waiting;

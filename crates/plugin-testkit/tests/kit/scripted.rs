@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use outrider_plugin_api::{
     Call, Chain, Circuit, CircuitPolicy, ConfiguredPlugin, Decision, Direction, FailureAction,
-    FailurePolicy, Fault, Interest, Link, LinkMetrics, Slot, Stream, Wake,
+    FailurePolicy, Fault, Interest, Link, LinkMetrics, Reaction, Slot, Stream, Wake, WakeId,
 };
 use outrider_plugin_testkit::MetricTable;
 
@@ -15,9 +15,14 @@ pub(crate) type OnCall =
 pub(crate) type OnWake =
     dyn Fn(&mut Slot, Wake<'_>, &mut dyn Stream) -> Result<Decision, Fault> + Send + Sync;
 
+pub(crate) type OnEvent =
+    dyn Fn(&mut Slot, Wake<'_>, &mut dyn Stream) -> Result<Reaction, Fault> + Send + Sync;
+
 pub(crate) struct Scripted {
     on_call: Box<OnCall>,
     on_wake: Box<OnWake>,
+    /// All events come beside calls.
+    on_event: Option<Box<OnEvent>>,
     ended: Arc<AtomicU64>,
 }
 
@@ -47,6 +52,28 @@ impl ConfiguredPlugin for Scripted {
         (self.on_wake)(slot, wake, stream)
     }
 
+    fn waits_in(
+        &self,
+        _slot: Slot,
+        _id: WakeId,
+        started: Direction,
+        _worker: usize,
+    ) -> Option<Direction> {
+        self.on_event.is_none().then_some(started)
+    }
+
+    fn event(
+        &self,
+        slot: &mut Slot,
+        wake: Wake<'_>,
+        stream: &mut dyn Stream,
+    ) -> Result<Reaction, Fault> {
+        match &self.on_event {
+            Some(on_event) => on_event(slot, wake, stream),
+            None => Ok(Reaction::default()),
+        }
+    }
+
     fn end(&self, slot: Slot, _worker: usize) {
         self.ended.fetch_add(slot.0, Ordering::Relaxed);
     }
@@ -60,6 +87,7 @@ pub(crate) struct Build {
     circuit: Option<CircuitPolicy>,
     on_call: Box<OnCall>,
     on_wake: Box<OnWake>,
+    on_event: Option<Box<OnEvent>>,
     ended: Arc<AtomicU64>,
 }
 
@@ -79,6 +107,7 @@ impl Build {
             circuit: None,
             on_call: Box::new(on_call),
             on_wake: Box::new(|_, _, _| Ok(Decision::Continue)),
+            on_event: None,
             ended: Arc::default(),
         }
     }
@@ -91,6 +120,17 @@ impl Build {
         + 'static,
     ) -> Self {
         self.on_wake = Box::new(on_wake);
+        self
+    }
+
+    pub(crate) fn on_event(
+        mut self,
+        on_event: impl Fn(&mut Slot, Wake<'_>, &mut dyn Stream) -> Result<Reaction, Fault>
+        + Send
+        + Sync
+        + 'static,
+    ) -> Self {
+        self.on_event = Some(Box::new(on_event));
         self
     }
 
@@ -116,6 +156,7 @@ impl Build {
         Scripted {
             on_call: self.on_call,
             on_wake: self.on_wake,
+            on_event: self.on_event,
             ended: self.ended,
         }
     }
