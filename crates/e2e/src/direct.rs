@@ -172,6 +172,14 @@ impl Direct {
     /// # Errors
     /// It does not; the error tells why.
     pub fn start(bootstrap: &Value, workers: u32) -> anyhow::Result<Self> {
+        Self::start_with(bootstrap, workers, &[])
+    }
+
+    /// As [`Direct::start`], with further arguments of Envoy's.
+    ///
+    /// # Errors
+    /// It does not serve; the error tells why.
+    pub fn start_with(bootstrap: &Value, workers: u32, arguments: &[&str]) -> anyhow::Result<Self> {
         let folder = TempDir::new()?;
         let file = folder.path().join("envoy.json");
         std::fs::write(&file, serde_json::to_string_pretty(bootstrap)?)?;
@@ -179,6 +187,7 @@ impl Direct {
         let sink = log.clone();
         let mut options = Options::new(envoy()?, file);
         options.concurrency = Some(workers);
+        options.extra_arguments = arguments.iter().map(Into::into).collect();
         options.module_folder = module()?.parent().map(ToOwned::to_owned);
         options.log_sink = Some(Box::new(move |line| {
             sink.push(format!("{:?} {}", line.level, line.message));

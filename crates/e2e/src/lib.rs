@@ -6,17 +6,21 @@
 mod direct;
 mod gateway;
 mod guest;
+mod observed;
 mod process;
 mod run;
+mod sent;
 
 pub use direct::{Direct, FilterPlugin, direct_config, inline_lua, module_file};
 pub use gateway::{Gateway, GatewayOptions, Verdict};
 pub use guest::{Guest, REFUSAL};
+pub use observed::{call_lines, request_lines, response_lines};
 pub use outrider_plugin_replay::{
     Answer, AnswerBody, AnswerFailure, Fields, Output, Received, Scripted, values,
 };
 pub use process::resident_memory;
 pub use run::{Run, finish, outrider};
+pub use sent::Sent;
 
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};

@@ -4,14 +4,16 @@ use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-use outrider_e2e::{Direct, FilterPlugin, Received, Scripted, direct_config};
+use outrider_e2e::{
+    Direct, FilterPlugin, Scripted, call_lines, direct_config, request_lines, response_lines,
+};
 use outrider_lab::Protocol;
 use outrider_lab::client::{Request, Target};
-use outrider_lab::echo::{Echo, RecordedRequest};
+use outrider_lab::echo::Echo;
 use outrider_lab::tls::{Identity, Trust};
 use serde_json::{Value, json};
 
-use crate::script::{Script, Sent, Setting};
+use crate::script::{Script, Setting};
 
 /// Who runs the script.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -299,7 +301,7 @@ impl Both {
         let response = if script.has(Setting::Raw) {
             status_line(address)
         } else {
-            whole_response(&target, sent).await
+            response_lines(&target.send(sent.request.clone()).await)
         };
         // What reached an upstream is recorded when it is over there, a moment later.
         let reached = usize::try_from(echo.request_count() - before).unwrap();
@@ -380,64 +382,11 @@ impl Both {
     }
 }
 
-fn beginning(body: &[u8]) -> String {
-    // The echo's description of a request has the order and the ports of this very connection.
-    let text = String::from_utf8_lossy(body);
-    if text.starts_with('{') {
-        return "a description".to_owned();
-    }
-    text.chars().take(60).collect()
-}
-
-fn fields<'a>(headers: impl Iterator<Item = (&'a str, &'a str)>) -> Vec<String> {
-    let by_nature = [
-        "date",
-        "x-envoy-upstream-service-time",
-        "x-request-id",
-        "connection",
-    ];
-    let mut lines: Vec<String> = headers
-        .filter(|(name, _)| !by_nature.contains(name))
-        .map(|(name, value)| format!("{name}: {value}"))
-        .collect();
-    // The order of different names is no filter's to say; that of the values of one is kept.
-    lines.sort_by(|one, other| one.split(':').next().cmp(&other.split(':').next()));
-    lines
-}
-
-fn request_lines(request: &RecordedRequest) -> Vec<String> {
-    let mut lines = vec![format!(
-        "{} {} {:?}",
-        request.method, request.path, request.protocol
-    )];
-    lines.extend(fields(request.headers.iter()));
-    lines.push(format!(
-        "body of {} bytes, {}",
-        request.body.length, request.body.sha256
-    ));
-    lines.extend(
-        fields(request.trailers.iter())
-            .into_iter()
-            .map(|line| format!("trailer {line}")),
-    );
-    lines
-}
-
 /// Calls that are not waited for come in any order.
 fn in_order(calls: impl Iterator<Item = String>) -> Vec<String> {
     let mut calls: Vec<String> = calls.collect();
     calls.sort();
     calls
-}
-
-fn call_lines(call: &Received) -> Vec<String> {
-    let mut lines = vec![format!("{} {} to {}", call.method, call.path, call.host)];
-    let headers = call.headers.iter();
-    lines.extend(fields(
-        headers.map(|(name, value)| (name.as_str(), value.as_str())),
-    ));
-    lines.push(format!("body {}", String::from_utf8_lossy(&call.body)));
-    lines
 }
 
 /// The first line of the answer to a request of HTTP/1.1, which has the reason phrase.
@@ -449,20 +398,4 @@ fn status_line(address: SocketAddr) -> Vec<String> {
     let mut answer = String::new();
     connection.read_to_string(&mut answer).unwrap();
     vec![answer.lines().next().unwrap_or_default().to_owned()]
-}
-
-async fn whole_response(target: &Target, sent: &Sent) -> Vec<String> {
-    let Ok(response) = target.send(sent.request.clone()).await else {
-        return vec!["no response".to_owned()];
-    };
-    let mut lines = vec![format!("status {}", response.status)];
-    lines.extend(fields(response.headers.iter()));
-    lines.push(format!(
-        "body of {} bytes: {}",
-        response.body.len(),
-        beginning(&response.body)
-    ));
-    let trailers = fields(response.trailers.iter());
-    lines.extend(trailers.into_iter().map(|line| format!("trailer {line}")));
-    lines
 }

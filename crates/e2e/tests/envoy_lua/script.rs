@@ -3,8 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use outrider_lab::Protocol;
-use outrider_lab::client::Request;
+use outrider_e2e::Sent;
 
 /// What a script says of itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -61,13 +60,6 @@ impl Setting {
     }
 }
 
-/// One request and the protocol that it comes by.
-#[derive(Debug, Clone)]
-pub(crate) struct Sent {
-    pub(crate) protocol: Protocol,
-    pub(crate) request: Request,
-}
-
 #[derive(Debug, Clone)]
 pub(crate) struct Script {
     /// Its path below `scripts/`.
@@ -112,7 +104,7 @@ impl Script {
                 continue;
             };
             match said.split_once(' ').unwrap_or((said, "")) {
-                ("request", rest) => script.requests.push(sent(rest)),
+                ("request", rest) => script.requests.push(Sent::parse(rest).unwrap()),
                 ("same", "") => promised += 1,
                 ("differs", what) => {
                     promised += 1;
@@ -143,39 +135,4 @@ fn read(folder: &Path, prefix: &str, scripts: &mut Vec<Script>) {
             scripts.push(Script::parse(name, fs::read_to_string(&path).unwrap()));
         }
     }
-}
-
-/// `POST /path body:text pieces:a|b trailer:name=value header:name=value h2`
-fn sent(text: &str) -> Sent {
-    let mut words = text.split(' ');
-    let (method, path) = (words.next().unwrap(), words.next().unwrap());
-    let mut sent = Sent {
-        protocol: Protocol::Http1,
-        request: Request::new(method, path),
-    };
-    for word in words {
-        let request = sent.request.clone();
-        let pair = |text: &str| {
-            let (name, value) = text.split_once('=').unwrap();
-            (name.to_owned(), value.to_owned())
-        };
-        sent.request = match word.split_once(':').unwrap_or((word, "")) {
-            ("body", body) => request.body(body.to_owned()),
-            ("pieces", pieces) => request.pieces(pieces.split('|').map(ToOwned::to_owned)),
-            ("trailer", text) => {
-                let (name, value) = pair(text);
-                request.trailer(&name, &value)
-            }
-            ("header", text) => {
-                let (name, value) = pair(text);
-                request.header(&name, &value)
-            }
-            ("h2", "") => {
-                sent.protocol = Protocol::Http2;
-                request
-            }
-            _ => panic!("what is {word:?} in {text:?}?"),
-        };
-    }
-    sent
 }
