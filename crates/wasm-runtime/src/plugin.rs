@@ -182,7 +182,7 @@ impl Core {
         let mut held = match own.held.try_lock() {
             Ok(held) => held,
             Err(TryLockError::Poisoned(poisoned)) => unpoisoned(own, poisoned.into_inner()),
-            Err(TryLockError::WouldBlock) if own.is_used.load(Ordering::Relaxed) => return None,
+            Err(TryLockError::WouldBlock) if own.is_used.load(Ordering::Relaxed) => contended(own)?,
             // The thread that loads is about to let go: it configures VMs only before they are used.
             Err(TryLockError::WouldBlock) => {
                 own.held.lock().unwrap_or_else(PoisonError::into_inner)
@@ -530,7 +530,13 @@ impl WasmPlugin {
     /// VMs that no stream has come to yet take a configuration in now, so that no stream waits for it.
     fn prepare(&self, configuration: &Configuration) {
         for own in &self.core.workers {
-            let mut held = own.held.lock().unwrap_or_else(PoisonError::into_inner);
+            if own.is_used.load(Ordering::Relaxed) {
+                continue;
+            }
+            // Where a worker has it, it has just been used.
+            let Ok(mut held) = own.held.try_lock() else {
+                continue;
+            };
             if own.is_used.load(Ordering::Relaxed) {
                 continue;
             }
@@ -544,6 +550,24 @@ impl WasmPlugin {
             }
         }
     }
+}
+
+/// The VMs of a worker that has used them, which are in use: for a moment, where the thread that loads finds
+/// out that they have been used meanwhile; or for good, where a call is made within a call. None: the latter.
+#[cold]
+fn contended(own: &WorkerVm) -> Option<MutexGuard<'_, Held>> {
+    const TRIES: u32 = 10_000;
+    for _ in 0..TRIES {
+        std::hint::spin_loop();
+        match own.held.try_lock() {
+            Ok(held) => return Some(held),
+            Err(TryLockError::Poisoned(poisoned)) => {
+                return Some(unpoisoned(own, poisoned.into_inner()));
+            }
+            Err(TryLockError::WouldBlock) => {}
+        }
+    }
+    None
 }
 
 fn worker(mut vm: Vm) -> WorkerVm {
