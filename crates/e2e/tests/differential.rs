@@ -26,6 +26,8 @@ use tempfile::TempDir;
 
 /// How many pairs of plugins.
 const PAIRS: u64 = 16;
+/// The status of the plugins' own replies.
+const TEAPOT: u16 = 418;
 /// So many of them are of Lua plugins alone.
 const OF_LUA: u64 = 10;
 
@@ -407,7 +409,17 @@ async fn outcome(echo: &Echo, target: &Target, request: &Request) -> Outcome {
     let response = match target.send(request.clone()).await {
         Ok(response) => {
             let mut lines = vec![format!("status {}", response.status)];
-            lines.extend(header_lines(response.headers.iter()));
+            // The proxy frames a plugin's reply when the chain is done with it, and tells its length: a
+            // filter that comes later may take that header away again, a plugin of the same chain may not.
+            let is_framing = |name: &str| {
+                response.status == TEAPOT && ["content-length", "transfer-encoding"].contains(&name)
+            };
+            lines.extend(header_lines(
+                response
+                    .headers
+                    .iter()
+                    .filter(|(name, _)| !is_framing(name)),
+            ));
             lines.push(format!("body of {} bytes", response.body.len()));
             lines.push(format!("{:x}", hash(&response.body)));
             lines.extend(
@@ -524,6 +536,12 @@ async fn one_chain_of_two_does_what_two_filters_of_one_do() {
     let mut compared = 0;
     for (number, (left, right)) in (0..PAIRS).zip(&pairs) {
         for (what, request) in requests(number) {
+            // A guest sees its own reply, as in Envoy. In a filter of its own it sees it before the others,
+            // because Envoy shows no module what it sends itself: the chain has Envoy's order, two filters
+            // have not.
+            if left.module.is_some() && what.starts_with("reply by left in request") {
+                continue;
+            }
             for protocol in ["HTTP/1.1", "HTTP/2"] {
                 let one = format!("listener-{}", number * 2);
                 let two = format!("listener-{}", number * 2 + 1);
