@@ -131,14 +131,12 @@ pub(crate) fn add(
     value: i32,
     length: i32,
 ) -> Answer {
-    let Some((memory, state)) = split(guest) else {
-        return Ok(Status::InvalidMemoryAccess);
-    };
-    Ok(
-        match (bytes(memory, key, key_length), bytes(memory, value, length)) {
-            (Some(name), Some(value)) => change(state, map, &Change::Add(name, value)),
-            _ => Status::InvalidMemoryAccess,
-        },
+    write(
+        guest,
+        map,
+        (key, key_length),
+        (value, length),
+        |name, value| Change::Add(name, value),
     )
 }
 
@@ -150,15 +148,32 @@ pub(crate) fn replace(
     value: i32,
     length: i32,
 ) -> Answer {
+    write(
+        guest,
+        map,
+        (key, key_length),
+        (value, length),
+        |name, value| Change::Replace(name, value),
+    )
+}
+
+/// Changes a header as `kind` says. Name and value are where the guest has them, with their lengths.
+fn write(
+    guest: &mut Guest<'_>,
+    map: i32,
+    (name, name_length): (i32, i32),
+    (value, value_length): (i32, i32),
+    kind: for<'a> fn(&'a [u8], &'a [u8]) -> Change<'a>,
+) -> Answer {
     let Some((memory, state)) = split(guest) else {
         return Ok(Status::InvalidMemoryAccess);
     };
-    Ok(
-        match (bytes(memory, key, key_length), bytes(memory, value, length)) {
-            (Some(name), Some(value)) => change(state, map, &Change::Replace(name, value)),
-            _ => Status::InvalidMemoryAccess,
-        },
-    )
+    let name = bytes(memory, name, name_length);
+    let value = bytes(memory, value, value_length);
+    Ok(match (name, value) {
+        (Some(name), Some(value)) => change(state, map, &kind(name, value)),
+        _ => Status::InvalidMemoryAccess,
+    })
 }
 
 pub(crate) fn remove(guest: &mut Guest<'_>, map: i32, key: i32, key_length: i32) -> Answer {
