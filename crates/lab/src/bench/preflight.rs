@@ -14,14 +14,18 @@ use anyhow::Context as _;
 use outrider_envoy_process::{Envoy, Level, Options};
 
 use super::bootstrap::{Answers, Listener, bootstrap};
-use super::filters::filters;
+use super::filters::{Sources, filters};
 use super::free_addresses;
+use super::load::{BROWSER, BROWSER_PATH};
+use super::mechanism::Family;
 use super::scripts::{TELL, Told};
-use super::workload::{BODY_BYTES, Mechanism, Shape, VALUE, WORKLOADS, Work, Workload};
+use super::variant::Selection;
+use super::workload::{BODY_BYTES, Shape, VALUE, Work, Workload};
 use crate::client::{Request, Response, Target};
 use crate::echo::Echo;
 
-const READY: Duration = Duration::from_mins(1);
+/// Envoy's Wasm filter compiles Coraza for some twenty seconds, and on a busy machine for longer.
+const READY: Duration = Duration::from_mins(5);
 /// Long enough to be told from what the scripts set.
 const OTHER_VALUE: &str = "another value";
 const OTHER_BODY: usize = 300;
@@ -103,28 +107,40 @@ fn sent(shape: Shape) -> [Sent; 2] {
 pub(crate) async fn check(
     envoy: &Path,
     modules: &Path,
-    outrider: &Path,
-    mechanisms: &[Mechanism],
+    sources: &Sources,
+    family: Family,
+    selection: &Selection,
 ) -> anyhow::Result<usize> {
     let echo = Echo::start("preflight").await?;
     let folder = tempfile::Builder::new()
         .prefix("outrider-bench-")
         .tempdir()?;
-    let mut addresses =
-        free_addresses(WORKLOADS.len() * mechanisms.len() * FORMS.len())?.into_iter();
     let mut cases = Vec::new();
     let mut listeners = Vec::new();
-    for workload in &WORKLOADS {
-        for mechanism in mechanisms {
-            for form in FORMS {
-                let address = addresses.next().context("too few addresses")?;
+    for workload in family.workloads() {
+        for mechanism in family.mechanisms().iter().copied() {
+            if !selection.has(workload, mechanism) {
+                continue;
+            }
+            let forms = if workload.is_firewall {
+                &FORMS[..1]
+            } else {
+                &FORMS[..]
+            };
+            for form in forms {
                 let work = form.of(workload.work);
-                let filters = filters(*mechanism, work, form.told, workload.copies, outrider)?;
-                listeners.push(Listener::new(address, Answers::Upstream, filters));
-                cases.push((workload, *mechanism, form, address));
+                let filters = filters(mechanism, workload, work, form.told, sources)?;
+                cases.push((workload, mechanism, *form));
+                listeners.push(filters);
             }
         }
     }
+    let addresses = free_addresses(cases.len())?;
+    let listeners = addresses
+        .iter()
+        .zip(listeners)
+        .map(|(address, filters)| Listener::new(*address, Answers::Upstream, filters))
+        .collect();
     let file = folder.path().join("bootstrap.json");
     let document = bootstrap(listeners, Some(echo.address()), true);
     fs::write(&file, document.to_string())?;
@@ -136,7 +152,20 @@ pub(crate) async fn check(
     envoy.wait_ready(READY)?;
     let mut problems = String::new();
     let mut compared = 0;
-    for (workload, mechanism, form, address) in cases {
+    for ((workload, mechanism, form), address) in cases.into_iter().zip(addresses) {
+        if workload.is_firewall {
+            let answers = answers_of_a_firewall(&Target::http1(address)).await?;
+            compared += answers.len();
+            if answers != FIREWALL {
+                let _ = write!(
+                    problems,
+                    "\n{} as {}:\n  expected {FIREWALL:?}\n  answered {answers:?}",
+                    workload.name,
+                    mechanism.title(),
+                );
+            }
+            continue;
+        }
         for sent in sent(workload.shape) {
             let response = send(&Target::http1(address), sent).await?;
             let seen = seen(&response).with_context(|| {
@@ -164,6 +193,24 @@ pub(crate) async fn check(
         said.join("\n")
     );
     Ok(compared)
+}
+
+/// The answers that a firewall gives to what is measured, and to an attack.
+const FIREWALL: [u16; 2] = [200, 403];
+
+async fn answers_of_a_firewall(target: &Target) -> anyhow::Result<[u16; 2]> {
+    let mut answers = [0; 2];
+    let paths = [BROWSER_PATH, "/search?q=%3Cscript%3Ealert(1)%3C/script%3E"];
+    for (path, answer) in paths.into_iter().zip(&mut answers) {
+        let mut request = Request::get(path);
+        for line in BROWSER.lines() {
+            if let Some((name, value)) = line.split_once(": ") {
+                request = request.header(name, value);
+            }
+        }
+        *answer = target.send(request).await?.status;
+    }
+    Ok(answers)
 }
 
 async fn send(target: &Target, sent: Sent) -> anyhow::Result<Response> {
@@ -251,16 +298,25 @@ mod tests {
 
     #[test]
     fn the_expectation_is_the_work() {
-        let normal = WORKLOADS.iter().find(|one| one.name == "normal").unwrap();
+        let normal = crate::bench::workload::WORKLOADS
+            .iter()
+            .find(|one| one.name == "normal")
+            .unwrap();
         let [measured, other] = sent(normal.shape);
         assert_eq!(expected(normal, FORMS[0], measured), Seen::default());
         assert_eq!(expected(normal, FORMS[1], other).told, ["headers 50"]);
         assert_eq!(expected(normal, FORMS[2], measured).headers.len(), 20);
-        let simple = WORKLOADS.iter().find(|one| one.name == "simple").unwrap();
+        let simple = crate::bench::workload::WORKLOADS
+            .iter()
+            .find(|one| one.name == "simple")
+            .unwrap();
         let [measured, other] = sent(simple.shape);
         assert_eq!(expected(simple, FORMS[0], measured).headers.len(), 10);
         assert_eq!(expected(simple, FORMS[0], other).told, ["headers 130"]);
-        let complex = WORKLOADS.iter().find(|one| one.name == "complex").unwrap();
+        let complex = crate::bench::workload::WORKLOADS
+            .iter()
+            .find(|one| one.name == "complex")
+            .unwrap();
         let [_, other] = sent(complex.shape);
         assert_eq!(expected(complex, FORMS[0], other).told, ["body 9000"]);
     }

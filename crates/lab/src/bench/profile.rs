@@ -12,6 +12,8 @@ use std::ops::Range;
 use anyhow::Context as _;
 use serde::{Deserialize, Serialize};
 
+use super::mechanism::Family;
+
 /// Whose code an instruction is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -22,9 +24,11 @@ pub enum Part {
     Allocator,
     /// The Rust code of a module.
     Module,
+    /// The Wasmtime in Outrider's module, which enters guests and is left by them.
+    Wasmtime,
     /// The LuaJIT in Outrider's module: interpreter, library, garbage collector.
     LuaJit,
-    /// Machine code that a LuaJIT made of Lua.
+    /// Machine code that was made of a plugin.
     Compiled,
     /// The C library and the dynamic linker.
     System,
@@ -32,22 +36,26 @@ pub enum Part {
 
 impl Part {
     /// All of them, in the order of the page.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::Envoy,
         Self::Allocator,
         Self::Module,
+        Self::Wasmtime,
         Self::LuaJit,
         Self::Compiled,
         Self::System,
     ];
 
     /// In words.
-    pub fn title(self) -> &'static str {
+    pub fn title(self, family: Family) -> &'static str {
         match self {
+            Self::Envoy if family == Family::Wasm => "Envoy, its V8's own code included",
             Self::Envoy => "Envoy, its own LuaJIT included",
             Self::Allocator => "Envoy's allocator, whoever asked it",
             Self::Module => "the module's Rust",
+            Self::Wasmtime => "the module's Wasmtime",
             Self::LuaJit => "the module's LuaJIT: interpreter, library, collector",
+            Self::Compiled if family == Family::Wasm => "the guest, compiled to machine code",
             Self::Compiled => "Lua compiled to machine code",
             Self::System => "C library and dynamic linker",
         }
@@ -59,6 +67,7 @@ impl Part {
             "???" if is_within(function, envoy) => Self::Allocator,
             "???" => Self::Compiled,
             "envoy" => Self::Envoy,
+            "liboutrider.so" if function.contains("wasmtime") => Self::Wasmtime,
             "liboutrider.so" if is_c(function) => Self::LuaJit,
             "liboutrider.so" | "liboutrider_bench_native.so" => Self::Module,
             _ => Self::System,
@@ -66,7 +75,10 @@ impl Part {
     }
 
     fn is_of_a_module(self) -> bool {
-        matches!(self, Self::Module | Self::LuaJit | Self::Compiled)
+        matches!(
+            self,
+            Self::Module | Self::Wasmtime | Self::LuaJit | Self::Compiled
+        )
     }
 }
 
@@ -168,7 +180,7 @@ impl Profile {
                 // What Envoy's own Lua filter compiled calls Envoy, too, and is no module. What
                 // Outrider's compiled code calls is the module, which then calls Envoy.
                 let caller = Part::of(&object, &function, envoy);
-                if matches!(caller, Part::Module | Part::LuaJit) {
+                if matches!(caller, Part::Module | Part::Wasmtime | Part::LuaJit) {
                     let calls = profile.into_envoy.entry(name).or_default();
                     calls.count += count;
                     calls.instructions += cost;

@@ -4,15 +4,19 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::mechanism::{Family, Mechanism, Target};
 use super::profile::PerRequest;
 use super::variant::{BASELINE, TWIN};
-use super::workload::{Mechanism, Shape, TARGETS, Target};
+use super::workload::Shape;
 
 /// Everything.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Report {
     /// Of this file; 1.
     pub format: u32,
+    /// What was compared.
+    #[serde(default)]
+    pub family: Family,
     /// Where and with what.
     pub environment: Environment,
     /// How many comparisons showed, before, that the mechanisms do the same work.
@@ -23,6 +27,39 @@ pub struct Report {
     pub time: Option<Times>,
     /// Memory, when it was asked for.
     pub memory: Option<Memory>,
+    /// How long starts take, when it was asked for; of Wasm plugins only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ready: Option<Ready>,
+}
+
+/// How long Envoy takes from its start to its first answer.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Ready {
+    /// How large the plugin's module is.
+    pub module_bytes: u64,
+    /// With each mechanism.
+    pub starts: Vec<Start>,
+}
+
+/// Starts of one kind.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Start {
+    /// Who runs the plugin; nobody: there is none.
+    pub mechanism: Option<Mechanism>,
+    /// Of each round.
+    pub milliseconds: Vec<f64>,
+}
+
+impl Ready {
+    /// How long the quickest start takes, and how much of it is beyond the quickest without a plugin.
+    pub(crate) fn least(&self, mechanism: Option<Mechanism>) -> Option<(f64, f64)> {
+        let least = |mechanism| {
+            let start = self.starts.iter().find(|one| one.mechanism == mechanism)?;
+            start.milliseconds.iter().copied().reduce(f64::min)
+        };
+        let took = least(mechanism)?;
+        Some((took, took - least(None)?))
+    }
 }
 
 /// Where and with what it was run.
@@ -124,15 +161,12 @@ impl Instructions {
     }
 
     /// Each target, with what it came to.
-    pub(crate) fn judged(&self) -> Vec<Judged> {
-        TARGETS
-            .iter()
+    pub(crate) fn judged(&self, family: Family) -> Vec<Judged> {
+        let targets = family.targets().into_iter();
+        targets
             .filter_map(|target| {
                 let ratio = self.ratio(target.workload, target.of, target.compared_with)?;
-                Some(Judged {
-                    target: *target,
-                    ratio,
-                })
+                Some(Judged { target, ratio })
             })
             .collect()
     }
@@ -225,6 +259,8 @@ pub enum Held {
     Many,
     /// As `One`, and many routes, with configuration of their own where there is a plugin.
     Routes,
+    /// Coraza, with its core rule set.
+    Firewall,
 }
 
 /// One run.

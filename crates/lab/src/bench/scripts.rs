@@ -108,7 +108,7 @@ pub(crate) fn envoy(work: Work, told: Told) -> String {
     text
 }
 
-/// The configuration of `bench-native`.
+/// The configuration of `bench-native`, and of the guests.
 pub(crate) fn native(work: Work, told: Told) -> String {
     let mut text = format!(
         "sets={} reads={} removals={} body_reads={}",

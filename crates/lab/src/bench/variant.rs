@@ -1,12 +1,11 @@
 //! The things that are run: each mechanism with each workload, and what they are compared with.
 
-use std::path::Path;
-
 use serde_json::Value;
 
-use super::filters::{Rendered, filters};
+use super::filters::{Rendered, Sources, filters};
+use super::mechanism::{Family, Mechanism};
 use super::scripts::Told;
-use super::workload::{Mechanism, Shape, WORKLOADS};
+use super::workload::{Shape, WORKLOADS, Workload};
 
 /// The name of the baseline: no filter but the router.
 pub(crate) const BASELINE: &str = "no filter";
@@ -23,6 +22,8 @@ pub(crate) struct Variant {
     /// Nobody for a baseline.
     pub(crate) mechanism: Option<Mechanism>,
     pub(crate) shape: Shape,
+    /// See [`Workload`].
+    pub(crate) divisor: u64,
     pub(crate) filters: Vec<Value>,
 }
 
@@ -51,41 +52,58 @@ impl Selection {
         self.workloads.is_empty() && self.mechanisms.is_empty()
     }
 
+    /// Whether a family has something of it.
+    pub fn is_of(&self, family: Family) -> bool {
+        family.workloads().any(|workload| {
+            let mut mechanisms = family.mechanisms().iter();
+            mechanisms.any(|mechanism| self.has(workload, *mechanism))
+        })
+    }
+
     /// The names that can be asked for.
     pub fn known() -> impl Iterator<Item = &'static str> {
         WORKLOADS.iter().map(|workload| workload.name)
     }
 
-    fn has(&self, workload: &str, mechanism: Mechanism) -> bool {
-        (self.workloads.is_empty() || self.workloads.iter().any(|name| name == workload))
+    /// Whether it has what a mechanism does of a workload.
+    pub(crate) fn has(&self, workload: &Workload, mechanism: Mechanism) -> bool {
+        mechanism.does(workload)
+            && (self.workloads.is_empty()
+                || self.workloads.iter().any(|name| name == workload.name))
             && (self.mechanisms.is_empty() || self.mechanisms.contains(&mechanism))
     }
 }
 
 /// The variants of a selection, each shape's baselines first.
-pub(crate) fn variants(selection: &Selection, outrider: &Path) -> anyhow::Result<Vec<Variant>> {
+pub(crate) fn variants(
+    family: Family,
+    selection: &Selection,
+    sources: &Sources,
+) -> anyhow::Result<Vec<Variant>> {
     let mut chosen = Vec::new();
     if selection.is_everything() {
         chosen.push(Variant {
             workload: EMPTY.to_owned(),
-            mechanism: Some(Mechanism::OutriderLua),
+            mechanism: Some(family.first()),
             shape: Shape::Plain,
-            filters: vec![Rendered::plugins(outrider, &[])?.filter],
+            divisor: 1,
+            filters: vec![Rendered::plugins(sources, &[])?.filter],
         });
     }
-    for workload in &WORKLOADS {
-        for mechanism in Mechanism::ALL {
-            if selection.has(workload.name, mechanism) {
+    for workload in family.workloads() {
+        for mechanism in family.mechanisms().iter().copied() {
+            if selection.has(workload, mechanism) {
                 chosen.push(Variant {
                     workload: workload.name.to_owned(),
                     mechanism: Some(mechanism),
                     shape: workload.shape,
+                    divisor: workload.divisor,
                     filters: filters(
                         mechanism,
+                        workload,
                         workload.work,
                         Told::Differences,
-                        workload.copies,
-                        outrider,
+                        sources,
                     )?,
                 });
             }
@@ -98,6 +116,7 @@ pub(crate) fn variants(selection: &Selection, outrider: &Path) -> anyhow::Result
                 workload: name.to_owned(),
                 mechanism: None,
                 shape,
+                divisor: 1,
                 filters: Vec::new(),
             }));
         }

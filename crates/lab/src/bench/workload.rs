@@ -1,7 +1,8 @@
-//! What is measured: the workloads, and who does them. A further mechanism is a line of
-//! [`Mechanism`] and its way to be configured (`filters`); a further workload is a line of [`WORKLOADS`].
+//! What is measured: the workloads. A further one is a line of [`WORKLOADS`].
 
 use serde::{Deserialize, Serialize};
+
+use super::mechanism::Family;
 
 /// How many bytes a request's body has.
 pub(crate) const BODY_BYTES: usize = 1024;
@@ -19,11 +20,13 @@ pub enum Shape {
     /// A POST with a body; an upstream answers it. (Envoy's own answer would come before the body
     /// does, and close the connection, where no filter waits for the body.)
     Body,
+    /// A GET as a browser sends it, with a query; Envoy answers it itself.
+    Browser,
 }
 
 impl Shape {
     /// All of them; each has its baseline.
-    pub const ALL: [Self; 3] = [Self::Plain, Self::TenHeaders, Self::Body];
+    pub const ALL: [Self; 4] = [Self::Plain, Self::TenHeaders, Self::Body, Self::Browser];
 
     /// In words, for the page.
     pub fn describe(self) -> String {
@@ -32,6 +35,9 @@ impl Shape {
             Self::TenHeaders => "`GET` with 10 headers, answered by Envoy".to_owned(),
             Self::Body => {
                 format!("`POST` with a body of {BODY_BYTES} bytes, answered by an upstream")
+            }
+            Self::Browser => {
+                "`GET` with a query and a browser's headers, answered by Envoy".to_owned()
             }
         }
     }
@@ -42,6 +48,7 @@ impl Shape {
             Self::Plain => "plain",
             Self::TenHeaders => "ten-headers",
             Self::Body => "body",
+            Self::Browser => "browser",
         }
     }
 }
@@ -86,6 +93,25 @@ pub(crate) struct Workload {
     pub(crate) work: Work,
     /// How many plugins, or filters, do it one after another.
     pub(crate) copies: usize,
+    /// What it is measured with.
+    pub(crate) families: &'static [Family],
+    /// Coraza does it, instead of a guest that does what `work` says.
+    pub(crate) is_firewall: bool,
+    /// It is counted with so many times fewer requests than others, because each takes that much longer.
+    pub(crate) divisor: u64,
+}
+
+impl Workload {
+    const DEFAULT: Self = Self {
+        name: "",
+        about: "",
+        shape: Shape::Plain,
+        work: Work::NOTHING,
+        copies: 1,
+        families: &Family::ALL,
+        is_firewall: false,
+        divisor: 1,
+    };
 }
 
 const NORMAL: Work = Work {
@@ -96,7 +122,7 @@ const NORMAL: Work = Work {
 };
 
 /// Every workload, in the order of the page.
-pub(crate) const WORKLOADS: [Workload; 6] = [
+pub(crate) const WORKLOADS: [Workload; 7] = [
     Workload {
         name: "no-op",
         about: "a handler for requests and one for responses, both empty",
@@ -105,14 +131,14 @@ pub(crate) const WORKLOADS: [Workload; 6] = [
             responses: true,
             ..Work::NOTHING
         },
-        copies: 1,
+        ..Workload::DEFAULT
     },
     Workload {
         name: "no-op-request",
         about: "an empty handler for requests only",
-        shape: Shape::Plain,
-        work: Work::NOTHING,
-        copies: 1,
+        // An SDK for Wasm exports the handlers of all phases.
+        families: &[Family::Lua],
+        ..Workload::DEFAULT
     },
     Workload {
         name: "simple",
@@ -122,14 +148,14 @@ pub(crate) const WORKLOADS: [Workload; 6] = [
             reads: 10,
             ..Work::NOTHING
         },
-        copies: 1,
+        ..Workload::DEFAULT
     },
     Workload {
         name: "normal",
         about: "20 request headers set, 10 of them read, the 20 removed",
         shape: Shape::Plain,
         work: NORMAL,
-        copies: 1,
+        ..Workload::DEFAULT
     },
     Workload {
         name: "complex",
@@ -139,7 +165,7 @@ pub(crate) const WORKLOADS: [Workload; 6] = [
             body_reads: 30,
             ..NORMAL
         },
-        copies: 1,
+        ..Workload::DEFAULT
     },
     Workload {
         name: "chain-of-5",
@@ -150,67 +176,15 @@ pub(crate) const WORKLOADS: [Workload; 6] = [
             ..Work::NOTHING
         },
         copies: 5,
+        ..Workload::DEFAULT
     },
-];
-
-/// Who does the work.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Mechanism {
-    /// A Lua plugin in Outrider.
-    OutriderLua,
-    /// A script in Envoy's own Lua filter.
-    EnvoyLua,
-    /// Native code in a dynamic module: `bench-native`.
-    Native,
-}
-
-impl Mechanism {
-    /// All of them, in the order of the page's columns.
-    pub const ALL: [Self; 3] = [Self::OutriderLua, Self::EnvoyLua, Self::Native];
-
-    /// A name for files and the command line.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::OutriderLua => "outrider-lua",
-            Self::EnvoyLua => "envoy-lua",
-            Self::Native => "native",
-        }
-    }
-
-    /// The column's title.
-    pub fn title(self) -> &'static str {
-        match self {
-            Self::OutriderLua => "Outrider Lua",
-            Self::EnvoyLua => "Envoy's Lua filter",
-            Self::Native => "native module",
-        }
-    }
-}
-
-/// What issue and release notes promise: `of` costs at most `limit` times what `compared_with` does.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Target {
-    pub(crate) workload: &'static str,
-    pub(crate) of: Mechanism,
-    pub(crate) compared_with: Mechanism,
-    pub(crate) limit: f64,
-}
-
-const fn target(workload: &'static str, compared_with: Mechanism, limit: f64) -> Target {
-    Target {
-        workload,
-        of: Mechanism::OutriderLua,
-        compared_with,
-        limit,
-    }
-}
-
-/// What is aimed at.
-pub(crate) const TARGETS: [Target; 5] = [
-    target("no-op", Mechanism::EnvoyLua, 0.4),
-    target("normal", Mechanism::EnvoyLua, 0.58),
-    target("normal", Mechanism::Native, 1.1),
-    target("complex", Mechanism::EnvoyLua, 0.5),
-    target("chain-of-5", Mechanism::EnvoyLua, 0.2),
+    Workload {
+        name: "coraza",
+        about: "Coraza's firewall with the OWASP core rule set, in Go, looks at the request and its answer",
+        shape: Shape::Browser,
+        families: &[Family::Wasm],
+        is_firewall: true,
+        divisor: 20,
+        ..Workload::DEFAULT
+    },
 ];

@@ -1,17 +1,17 @@
-//! Counts what Lua plugins cost, and writes the result down.
+//! Counts what plugins cost, and writes the result down.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::builder::PossibleValuesParser;
 use clap::{Parser, ValueEnum};
-use outrider_lab::bench::{self, BenchOptions, Mechanism, Selection};
+use outrider_lab::bench::{self, BenchOptions, Family, Mechanism, Selection};
 
-/// Counts what plugins cost in a stock Envoy: instructions by callgrind, CPU time, memory; as Outrider
-/// Lua, as Envoy's own Lua filter, and as native code.
+/// Counts what plugins cost in a stock Envoy: instructions by callgrind, CPU time, memory; in Outrider, in
+/// Envoy's own Lua and Wasm filters, and as native code.
 ///
-/// Without --only, --workload and --mechanism the result is kept: lua.json and the page lua.md in the
-/// folder of --output. With one of them it is only printed.
+/// Without --only, --workload and --mechanism the result is kept: lua.json and wasm.json, and the pages
+/// lua.md and wasm.md, in the folder of --output. With one of them it is only printed.
 #[derive(Debug, Parser)]
 #[command(
     name = "outrider-bench",
@@ -19,6 +19,7 @@ use outrider_lab::bench::{self, BenchOptions, Mechanism, Selection};
     after_help = "\
 Examples, from the repository's root:
   make bench                                             everything, kept under docs/benchmarks
+  target/release/outrider-bench --family wasm           everything of Wasm plugins, kept
   target/release/outrider-bench --workload no-op         one workload's instructions, printed
   target/release/outrider-bench --workload normal --mechanism outrider-lua --functions
   target/release/outrider-bench --only memory            memory, without counting anything
@@ -32,6 +33,16 @@ struct Arguments {
     /// The folder of the modules.
     #[arg(long, value_name = "FOLDER", default_value = "target/release")]
     modules: PathBuf,
+    /// The folder of the Wasm guests.
+    #[arg(long, value_name = "FOLDER", default_value = "crates/lab/guests")]
+    guests: PathBuf,
+    /// Coraza's module.
+    #[arg(
+        long,
+        value_name = "FILE",
+        default_value = "crates/e2e/guests/coraza/plugin.wasm"
+    )]
+    coraza: PathBuf,
     /// The Envoy to run [default: the installed one].
     #[arg(long, value_name = "FILE")]
     envoy: Option<PathBuf>,
@@ -41,6 +52,13 @@ struct Arguments {
     /// Measure this; may be repeated [default: all; with --workload or --mechanism instructions].
     #[arg(long, value_name = "WHAT")]
     only: Vec<What>,
+    /// Count this kind of plugins; may be repeated [default: all].
+    #[arg(
+        long,
+        value_name = "NAME",
+        value_parser = PossibleValuesParser::new(Family::ALL.map(Family::name))
+    )]
+    family: Vec<String>,
     /// Count this workload; may be repeated.
     #[arg(long, value_name = "NAME", value_parser = PossibleValuesParser::new(Selection::known()))]
     workload: Vec<String>,
@@ -51,6 +69,9 @@ struct Arguments {
         value_parser = PossibleValuesParser::new(Mechanism::ALL.map(Mechanism::name))
     )]
     mechanism: Vec<String>,
+    /// Requests before those that are counted.
+    #[arg(long, value_name = "N", default_value_t = 1000)]
+    warming: u64,
     /// Requests of the shorter runs.
     #[arg(long, value_name = "N", default_value_t = 1000)]
     fewer: u64,
@@ -74,12 +95,22 @@ enum What {
     Instructions,
     Time,
     Memory,
+    Ready,
 }
 
 impl Arguments {
     /// Whether it is the whole benchmark, whose result is kept.
     fn is_everything(&self) -> bool {
         self.only.is_empty() && self.workload.is_empty() && self.mechanism.is_empty()
+    }
+
+    /// The families that have something to be counted.
+    fn families(&self) -> impl Iterator<Item = Family> {
+        let selection = self.selection();
+        Family::ALL.into_iter().filter(move |family| {
+            (self.family.is_empty() || self.family.iter().any(|name| name == family.name()))
+                && selection.is_of(*family)
+        })
     }
 
     fn measures(&self, what: What) -> bool {
@@ -90,19 +121,26 @@ impl Arguments {
         }
     }
 
-    fn options(&self) -> BenchOptions {
-        let selection = Selection {
+    fn selection(&self) -> Selection {
+        Selection {
             workloads: self.workload.clone(),
             mechanisms: Mechanism::ALL
                 .into_iter()
                 .filter(|mechanism| self.mechanism.iter().any(|name| name == mechanism.name()))
                 .collect(),
-        };
+        }
+    }
+
+    fn options(&self) -> BenchOptions {
+        let selection = self.selection();
         BenchOptions {
             outrider: self.outrider.clone(),
             modules: self.modules.clone(),
+            guests: self.guests.clone(),
+            coraza: self.coraza.clone(),
             envoy: self.envoy.clone(),
             selection,
+            warming: self.warming,
             fewer: self.fewer,
             more: self.more,
             jobs: self
@@ -115,23 +153,25 @@ impl Arguments {
                 0
             },
             memory: self.measures(What::Memory),
+            ready: self.measures(What::Ready),
         }
     }
 }
 
 async fn run(arguments: &Arguments, out: &mut (dyn std::io::Write + Send)) -> anyhow::Result<()> {
-    let report = bench::run(&arguments.options(), out).await?;
-    writeln!(out, "\n{}", bench::summary(&report))?;
-    if arguments.is_everything() {
-        bench::keep(&report, &arguments.output)?;
-        writeln!(
-            out,
-            "kept: lua.json and lua.md in {}",
-            arguments.output.display()
-        )?;
-    }
-    if arguments.functions {
-        writeln!(out, "{}", bench::functions(&report))?;
+    let options = arguments.options();
+    for family in arguments.families() {
+        writeln!(out, "\n-- {}", family.name())?;
+        let report = bench::run(family, &options, out).await?;
+        writeln!(out, "\n{}", bench::summary(&report))?;
+        if arguments.is_everything() {
+            bench::keep(&report, &arguments.output)?;
+            let (name, folder) = (family.name(), arguments.output.display());
+            writeln!(out, "kept: {name}.json and {name}.md in {folder}")?;
+        }
+        if arguments.functions {
+            writeln!(out, "{}", bench::functions(&report))?;
+        }
     }
     Ok(())
 }

@@ -2,17 +2,19 @@
 
 use std::fmt::Write as _;
 
+use super::super::mechanism::{Family, Mechanism};
 use super::super::profile::Part;
 use super::super::report::{Counted, Instructions, Memory, Report, Times, median};
-use super::super::variant::{BASELINE, EMPTY, TWIN};
-use super::super::workload::{BODY_BYTES, Mechanism, Shape, WORKLOADS};
+use super::super::variant::{BASELINE, TWIN};
+use super::super::workload::{BODY_BYTES, Shape};
+use super::names;
 use super::text::{Table, memory as kibibytes, number, ratio};
 
 /// Fewer instructions than this are not worth a line of the page.
 const WORTH_A_LINE: f64 = 20.0;
 
 /// What the cost consists of.
-pub(super) fn composition(instructions: &Instructions) -> String {
+pub(super) fn composition(family: Family, instructions: &Instructions) -> String {
     let mut page = String::from(
         "
 ## What the cost is made of
@@ -21,29 +23,35 @@ Counted, from callgrind's own costs: whose code the added instructions are. Envo
 the filter at all (native no-op is that and next to nothing else) and what it does when a plugin asks it for something,
 which the second table of each workload takes apart, with all that is called from there.\n",
     );
-    let names = WORKLOADS.iter().map(|workload| workload.name);
-    for name in std::iter::once(EMPTY).chain(names) {
-        let counted: Vec<_> = Mechanism::ALL
-            .into_iter()
+    for name in names(family) {
+        let counted: Vec<_> = family
+            .mechanisms()
+            .iter()
+            .copied()
             .filter_map(|mechanism| Some((mechanism, instructions.find(name, mechanism)?)))
             .collect();
         if counted.is_empty() {
             continue;
         }
         let _ = writeln!(page, "\n### {name}\n");
-        page.push_str(&parts(instructions, name, &counted).markdown());
+        page.push_str(&parts(family, instructions, name, &counted).markdown());
         let calls = calls(&counted);
         if !calls.is_empty() {
             let _ = write!(page, "\n{}", calls.markdown());
         }
-        if let Some(gap) = gap(instructions, name) {
+        if let Some(gap) = gap(family, instructions, name) {
             let _ = writeln!(page, "\n{gap}");
         }
     }
     page
 }
 
-fn parts(instructions: &Instructions, name: &str, counted: &[(Mechanism, &Counted)]) -> Table {
+fn parts(
+    family: Family,
+    instructions: &Instructions,
+    name: &str,
+    counted: &[(Mechanism, &Counted)],
+) -> Table {
     let mut head = vec!["whose code".to_owned()];
     head.extend(
         counted
@@ -59,7 +67,7 @@ fn parts(instructions: &Instructions, name: &str, counted: &[(Mechanism, &Counte
         if costs.iter().all(|cost| cost.abs() < WORTH_A_LINE) {
             continue;
         }
-        let mut row = vec![part.title().to_owned()];
+        let mut row = vec![part.title(family).to_owned()];
         row.extend(costs.into_iter().map(number));
         table.row(row);
     }
@@ -113,9 +121,9 @@ fn calls(counted: &[(Mechanism, &Counted)]) -> Table {
 }
 
 /// For a target that is not met: how much is too much, and how much of the cost is Outrider's to save.
-fn gap(instructions: &Instructions, name: &str) -> Option<String> {
+fn gap(family: Family, instructions: &Instructions, name: &str) -> Option<String> {
     let missed: Vec<_> = instructions
-        .judged()
+        .judged(family)
         .into_iter()
         .filter(|judged| judged.target.workload == name && !judged.is_met())
         .collect();
@@ -139,7 +147,7 @@ fn gap(instructions: &Instructions, name: &str) -> Option<String> {
         );
     }
     if let (Some(ours), Some(native)) = (
-        instructions.find(name, Mechanism::OutriderLua),
+        instructions.find(name, family.first()),
         instructions.find(name, Mechanism::Native),
     ) {
         let beyond: Vec<_> = Part::ALL
@@ -147,7 +155,8 @@ fn gap(instructions: &Instructions, name: &str) -> Option<String> {
             .filter_map(|part| {
                 let ours = instructions.added_part(ours, part)?;
                 let more = ours - instructions.added_part(native, part)?;
-                (more.abs() >= WORTH_A_LINE).then(|| format!("{} {}", part.title(), number(more)))
+                (more.abs() >= WORTH_A_LINE)
+                    .then(|| format!("{} {}", part.title(family), number(more)))
             })
             .collect();
         let _ = write!(
@@ -161,7 +170,7 @@ fn gap(instructions: &Instructions, name: &str) -> Option<String> {
 }
 
 /// CPU time.
-pub(super) fn time(times: &Times) -> String {
+pub(super) fn time(family: Family, times: &Times) -> String {
     let rounds = times
         .timed
         .first()
@@ -176,7 +185,7 @@ the same round. The second baseline shows how much of a difference is none. Inst
 costs; this shows that they are not beside the point.\n\n",
         times.connections, times.slice_ms
     );
-    page.push_str(&self::times(times).markdown());
+    page.push_str(&self::times(family, times).markdown());
     let floors: Vec<_> = Shape::ALL
         .into_iter()
         .filter_map(|shape| {
@@ -205,11 +214,19 @@ costs; this shows that they are not beside the point.\n\n",
 }
 
 /// Each variant's CPU time.
-pub(super) fn times(times: &Times) -> Table {
+pub(super) fn times(family: Family, times: &Times) -> Table {
     let mut table = Table::new(
-        ["what", "µs for a request", "added", "of Envoy's Lua"]
-            .map(str::to_owned)
-            .to_vec(),
+        [
+            "what",
+            "µs for a request",
+            "added",
+            match family {
+                Family::Lua => "of Envoy's Lua",
+                Family::Wasm => "of Envoy's Wasm",
+            },
+        ]
+        .map(str::to_owned)
+        .to_vec(),
     );
     let added = |workload: &str, mechanism: Mechanism| {
         let of = |timed: &&super::super::report::Timed| {
@@ -226,10 +243,11 @@ pub(super) fn times(times: &Times) -> Table {
             None => format!("{} ({})", timed.workload, timed.shape.name()),
         };
         let of = match timed.mechanism {
-            Some(Mechanism::OutriderLua) => {
-                added(&timed.workload, Mechanism::EnvoyLua).map(|other| ratio(more / other))
-            }
-            _ => None,
+            Some(mechanism) => mechanism
+                .counterpart()
+                .and_then(|other| added(&timed.workload, other))
+                .map(|other| ratio(more / other)),
+            None => None,
         };
         let more = if timed.mechanism.is_none() && timed.workload == BASELINE {
             String::new()
@@ -318,24 +336,15 @@ pub(super) fn method(report: &Report) -> String {
   shorter one's) / {} is what a request takes: start, end, and the compiling of traces cancel out. All threads count,
   user mode only.
 - **Added** is what that is above Envoy without any filter, the mean of two such baselines of the same requests.
-- **Equal work.** Before anything is counted, each script and the native module ran in three forms before an echo
-  service, and what arrived there was compared with what the work should do to it: {} comparisons. What is read is added
-  up and compared with what is expected in all three, so nothing can be left out. Names are made once, loops are plain.
-- **Bodies.** The body has {BODY_BYTES} bytes and is held back until it is complete, by each mechanism in its own way. A read
-  is a call of the API that brings the whole of it as a Lua string: `envoy.req.get_body()` in Outrider, which hands out
-  the same string while the body stays what it is; `body:getBytes(0, length)` in Envoy's filter, of a body that was asked
-  for once, which makes the string each time. Native code asks Envoy for the slices each time and needs no copy. An
-  upstream answers these requests: Envoy's own answer would come before the body and close the connection of the
-  baseline.
-- **Both directions.** no-op has a handler for requests and one for responses; Envoy's Lua filter then runs a coroutine
-  for each. no-op-request is the same with the first one only. A native module is called for both in any case.
-- **Chains.** Five plugins in one Outrider filter, with code of their own; five Lua filters; five native filters. (One
-  of each is the line no-op.)\n",
+",
         number(fewer as f64),
         number(more as f64),
         number((more - fewer) as f64),
-        report.compared,
     );
+    page.push_str(&match report.family {
+        Family::Lua => equal_work(report.compared),
+        Family::Wasm => super::wasm::method(report.compared),
+    });
     page.push_str("\n## Where\n\n");
     let mut table = Table::new(["what", "which"].map(str::to_owned).to_vec());
     for (what, which) in [
@@ -369,4 +378,23 @@ target/release/outrider-bench --help
 ",
     );
     page
+}
+
+/// How mechanisms of Lua were made comparable.
+fn equal_work(compared: usize) -> String {
+    format!(
+        "- **Equal work.** Before anything is counted, each script and the native module ran in three forms before an echo
+  service, and what arrived there was compared with what the work should do to it: {compared} comparisons. What is read is added
+  up and compared with what is expected in all three, so nothing can be left out. Names are made once, loops are plain.
+- **Bodies.** The body has {BODY_BYTES} bytes and is held back until it is complete, by each mechanism in its own way. A read
+  is a call of the API that brings the whole of it as a Lua string: `envoy.req.get_body()` in Outrider, which hands out
+  the same string while the body stays what it is; `body:getBytes(0, length)` in Envoy's filter, of a body that was asked
+  for once, which makes the string each time. Native code asks Envoy for the slices each time and needs no copy. An
+  upstream answers these requests: Envoy's own answer would come before the body and close the connection of the
+  baseline.
+- **Both directions.** no-op has a handler for requests and one for responses; Envoy's Lua filter then runs a coroutine
+  for each. no-op-request is the same with the first one only. A native module is called for both in any case.
+- **Chains.** Five plugins in one Outrider filter, with code of their own; five Lua filters; five native filters. (One
+  of each is the line no-op.)\n"
+    )
 }

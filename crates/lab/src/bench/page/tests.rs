@@ -4,7 +4,9 @@ use std::path::Path;
 
 use super::*;
 use crate::bench::profile::{EnvoyFunction, OwnCost, Part, PerRequest};
-use crate::bench::report::{Counted, Environment, Held, Measured, Memory, Timed, Times};
+use crate::bench::report::{
+    Counted, Environment, Held, Measured, Memory, Ready, Start, Timed, Times,
+};
 use crate::bench::variant::{BASELINE, TWIN};
 
 fn counted(
@@ -51,10 +53,15 @@ fn report() -> Report {
         all.push(counted(BASELINE, None, shape, base - 50.0));
         all.push(counted(TWIN, None, shape, base + 50.0));
     }
-    for (workload, factor) in WORKLOADS.iter().zip([1.0, 0.8, 2.0, 6.0, 9.0, 5.0]) {
+    for (workload, factor) in Family::Lua.workloads().zip([1.0, 0.8, 2.0, 6.0, 9.0, 5.0]) {
         let base = all.iter().find(|one| one.shape == workload.shape).unwrap();
         let base = base.per_request.instructions + 50.0;
-        for (mechanism, cost) in Mechanism::ALL.into_iter().zip([6000.0, 16_000.0, 4000.0]) {
+        for (mechanism, cost) in Family::Lua
+            .mechanisms()
+            .iter()
+            .copied()
+            .zip([6000.0, 16_000.0, 4000.0])
+        {
             let instructions = base + factor * cost;
             all.push(counted(
                 workload.name,
@@ -104,6 +111,7 @@ fn report() -> Report {
     }
     Report {
         format: 1,
+        family: Family::Lua,
         environment: Environment {
             date: "2026-01-02 03:04 UTC".to_owned(),
             envoy: "0123abcd/1.40.0/Clean/RELEASE/BoringSSL".to_owned(),
@@ -130,6 +138,7 @@ fn report() -> Report {
                 timed("no-op", Some(Mechanism::EnvoyLua), [12.0, 13.0, 14.0]),
             ],
         }),
+        ready: None,
         memory: Some(Memory {
             more_plugins: 50,
             routes: 1000,
@@ -138,9 +147,91 @@ fn report() -> Report {
     }
 }
 
+/// The same of Wasm plugins: what Outrider takes is what Lua takes there.
+fn wasm_report() -> Report {
+    let mut report = report();
+    let counted = &report.instructions.counted;
+    let of = |workload: &str, mechanism: Option<Mechanism>| {
+        let mut matching = counted.iter().filter(move |one| one.mechanism == mechanism);
+        matching.find(|one| one.workload == workload).cloned()
+    };
+    let mut all: Vec<_> = counted
+        .iter()
+        .filter(|one| matches!(one.mechanism, None | Some(Mechanism::Native)))
+        .filter(|one| one.workload != "no-op-request")
+        .cloned()
+        .collect();
+    for workload in Family::Wasm.workloads() {
+        for guest in Guest::ALL {
+            let pairs = [
+                (guest.outrider(), Mechanism::OutriderLua),
+                (guest.envoy(), Mechanism::EnvoyLua),
+            ];
+            for (mechanism, like) in pairs {
+                if !mechanism.does(workload) {
+                    continue;
+                }
+                let mut one = of(workload.name, Some(like))
+                    .or_else(|| of("complex", Some(like)))
+                    .unwrap();
+                workload.name.clone_into(&mut one.workload);
+                one.mechanism = Some(mechanism);
+                one.shape = workload.shape;
+                all.push(one);
+            }
+        }
+    }
+    let memory = |mechanism, held, workers, kib| Measured {
+        mechanism,
+        held,
+        workers,
+        kib,
+    };
+    let rust = Some(Mechanism::OutriderRust);
+    report.family = Family::Wasm;
+    report.instructions.counted = all;
+    report.memory = Some(Memory {
+        more_plugins: 10,
+        routes: 1000,
+        measured: vec![
+            memory(None, Held::One, 1, 60_000),
+            memory(None, Held::One, 2, 62_000),
+            memory(rust, Held::One, 1, 62_000),
+            memory(rust, Held::One, 2, 64_500),
+            memory(rust, Held::Many, 1, 82_000),
+            memory(rust, Held::Many, 2, 104_500),
+            memory(Some(Mechanism::EnvoyGo), Held::Firewall, 1, 260_000),
+            memory(Some(Mechanism::EnvoyGo), Held::Firewall, 2, 362_000),
+        ],
+    });
+    let start = |mechanism, milliseconds: [f64; 2]| Start {
+        mechanism,
+        milliseconds: milliseconds.to_vec(),
+    };
+    report.ready = Some(Ready {
+        module_bytes: 30_000_000,
+        starts: vec![
+            start(None, [101.0, 100.0]),
+            start(Some(Mechanism::OutriderGo), [144.0, 140.0]),
+            start(Some(Mechanism::EnvoyGo), [9000.0, 9100.0]),
+        ],
+    });
+    report
+}
+
 #[test]
 fn the_page_of_a_report() {
     insta::assert_snapshot!(page(&report()));
+}
+
+#[test]
+fn the_page_of_a_report_of_wasm_plugins() {
+    insta::assert_snapshot!(page(&wasm_report()));
+}
+
+#[test]
+fn the_summary_of_a_report_of_wasm_plugins() {
+    insta::assert_snapshot!(summary(&wasm_report()));
 }
 
 #[test]
@@ -171,19 +262,26 @@ fn a_report_is_read_as_it_was_written() {
     assert_eq!(serde_json::from_str::<Report>(&text).unwrap(), report);
 }
 
-/// `UPDATE_DOCS=1 cargo test` writes the page again, after a change of its words.
+/// Those whose report is kept.
+const KEPT: [Family; 1] = [Family::Lua];
+
+/// `UPDATE_DOCS=1 cargo test` writes the pages again, after a change of their words.
 #[test]
-fn the_kept_page_is_that_of_the_kept_report() {
+fn the_kept_pages_are_those_of_the_kept_reports() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/benchmarks");
-    let path = folder.join("lua.md");
-    let kept = std::fs::read(folder.join("lua.json")).unwrap();
-    let report: Report = serde_json::from_slice(&kept).unwrap();
-    let page = page(&report);
-    if std::env::var_os("UPDATE_DOCS").is_some() {
-        std::fs::write(&path, &page).unwrap();
+    for family in KEPT {
+        let name = family.name();
+        let path = folder.join(format!("{name}.md"));
+        let kept = std::fs::read(folder.join(format!("{name}.json"))).unwrap();
+        let report: Report = serde_json::from_slice(&kept).unwrap();
+        assert_eq!(report.family, family);
+        let page = page(&report);
+        if std::env::var_os("UPDATE_DOCS").is_some() {
+            std::fs::write(&path, &page).unwrap();
+        }
+        assert!(
+            std::fs::read_to_string(&path).unwrap() == page,
+            "docs/benchmarks/{name}.md is not the page of {name}.json: UPDATE_DOCS=1 cargo test -p outrider-lab"
+        );
     }
-    assert!(
-        std::fs::read_to_string(&path).unwrap() == page,
-        "docs/benchmarks/lua.md is not the page of lua.json: UPDATE_DOCS=1 cargo test -p outrider-lab"
-    );
 }

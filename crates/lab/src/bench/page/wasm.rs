@@ -1,0 +1,146 @@
+//! The parts of the page that only Wasm plugins have.
+
+use std::fmt::Write as _;
+
+use super::super::mechanism::{Guest, Mechanism};
+use super::super::report::{Held, Memory, Ready};
+use super::super::workload::BODY_BYTES;
+use super::text::{Table, memory as kibibytes};
+
+/// What a start with a large module, compiled before, may take beyond one without, in milliseconds.
+const READY_LIMIT: f64 = 50.0;
+
+/// What VMs take.
+pub(super) fn memory(memory: &Memory) -> String {
+    let mut page = format!(
+        "
+## Memory
+
+Differences in anonymous memory (`Anonymous` of `/proc/PID/smaps_rollup`: heap, stacks, the guests' memories, machine code
+that was made in the process) between Envoys that differ in one thing only, after some requests on every worker. {} more
+plugins of the same file, each with a VM of its own, tell what one takes. Not in it are pages of files: Outrider maps a
+module's compiled code from its cache, which all Envoys of a machine share, where V8 has it in memory of its own. On its
+main thread each plugin has a VM more, in both hosts. Coraza is one plugin with its core rule set.\n\n",
+        memory.more_plugins
+    );
+    page.push_str(&sizes(memory).markdown());
+    page
+}
+
+/// What things take.
+pub(super) fn sizes(memory: &Memory) -> Table {
+    let head = ["what", "Outrider", "Envoy's Wasm filter"];
+    let mut table = Table::new(head.map(str::to_owned).to_vec());
+    let mut add = |what: String, guest: Guest, of: &dyn Fn(Mechanism) -> Option<f64>| {
+        let mut row = vec![what];
+        row.extend(
+            [guest.outrider(), guest.envoy()]
+                .map(|mechanism| of(mechanism).map_or_else(String::new, kibibytes)),
+        );
+        table.row(row);
+    };
+    for guest in Guest::ALL {
+        let title = guest.title();
+        add(
+            format!("{title}, one VM: one plugin on one more worker"),
+            guest,
+            &|mechanism| memory.vm(mechanism),
+        );
+        add(
+            format!("{title}, one plugin, one worker"),
+            guest,
+            &|mechanism| memory.plugin(mechanism, 1),
+        );
+    }
+    let coraza = |mechanism, workers| {
+        Some(
+            memory.kib(Some(mechanism), Held::Firewall, workers)?
+                - memory.kib(None, Held::One, workers)?,
+        )
+    };
+    add(
+        "Coraza, one VM: one more worker".to_owned(),
+        Guest::Go,
+        &|mechanism| Some(coraza(mechanism, 2)? - coraza(mechanism, 1)?),
+    );
+    add("Coraza, one worker".to_owned(), Guest::Go, &|mechanism| {
+        coraza(mechanism, 1)
+    });
+    table
+}
+
+/// How long starts take.
+pub(super) fn ready(ready: &Ready) -> String {
+    let mut page = format!(
+        "
+## From load to ready
+
+Milliseconds from the start of Envoy's process until it has answered a request, with a module of {:.0} MB: Coraza, without
+its rule set, whose compiling is the guest's own work in every host. Outrider finds the module's compiled code in its cache,
+as after each `outrider up` but the first; Envoy's Wasm filter compiles it. The smallest of the rounds, which were in turns.\n\n",
+        ready.module_bytes as f64 / 1e6
+    );
+    page.push_str(&starts(ready).markdown());
+    if let Some((_, beyond)) = ready.least(Some(Mechanism::OutriderGo)) {
+        let _ = writeln!(
+            page,
+            "\n- **Load to ready of the cached module** takes {beyond:.1} ms; the target is under {READY_LIMIT} ms: {}. It has the \
+             check of the kept file, its mapping, and the start of {} VMs, one on the main thread and one on the worker, \
+             each with the start of the guest itself.",
+            if beyond < READY_LIMIT {
+                "met"
+            } else {
+                "**not met**"
+            },
+            2
+        );
+    }
+    page
+}
+
+/// Each kind of start.
+pub(super) fn starts(ready: &Ready) -> Table {
+    let head = ["what", "rounds", "ms", "beyond no filter"];
+    let mut table = Table::new(head.map(str::to_owned).to_vec());
+    for start in &ready.starts {
+        let Some((least, beyond)) = ready.least(start.mechanism) else {
+            continue;
+        };
+        table.row(vec![
+            match start.mechanism {
+                Some(mechanism) => mechanism.title().to_owned(),
+                None => "no filter".to_owned(),
+            },
+            start.milliseconds.len().to_string(),
+            format!("{least:.1}"),
+            match start.mechanism {
+                Some(_) => format!("{beyond:.1}"),
+                None => String::new(),
+            },
+        ]);
+    }
+    table
+}
+
+/// What is to be known of how it was counted, beyond what is so for all plugins.
+pub(super) fn method(compared: usize) -> String {
+    format!(
+        "- **Equal work.** Before anything is counted, each guest in both hosts and the native module ran in three forms before
+  an echo service, and what arrived there was compared with what the work should do to it; Coraza had to pass what is
+  measured and to refuse an attack: {compared} comparisons. What is read is added up and compared with what is expected in all
+  of them, so nothing can be left out. Names are made once, loops are plain.
+- **The same file.** `crates/lab/guests` has the guests: one file for each language, which does what its configuration says,
+  with the SDK of its language (in C++, in the shape of the official SDK, which is in no package registry). SDKs export all
+  callbacks, so a request is seven of them: its context is made, request headers, response headers, response body, log,
+  done, delete.
+- **Envoy's filter** is `envoy.filters.http.wasm` with `envoy.wasm.runtime.v8`, which compiles with its optimizing compiler
+  before the first request. Outrider's compiled code comes from its cache.
+- **Bodies.** The body has {BODY_BYTES} bytes and is held back until it is complete (`allow_on_headers_stop_iteration`). A read is a
+  host call that copies the whole of it into the guest's memory. Native code asks Envoy for the slices each time and
+  needs no copy. An upstream answers these requests.
+- **Chains.** Five plugins in one Outrider filter, five of Envoy's Wasm filters, five native filters; each plugin has a VM of
+  its own, in both hosts.
+- **Coraza** has the core rule set as recommended, and lets the request pass. It is counted with a twentieth of the
+  requests, as each takes that much longer.\n"
+    )
+}
