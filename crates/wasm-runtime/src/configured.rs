@@ -8,7 +8,7 @@ use outrider_plugin_api::{
 
 use crate::memory::Loan;
 use crate::plugin::{Core, Held};
-use crate::vm::{Configuration, Refusal, Vm};
+use crate::vm::{Configuration, Refusal, Vm, generation_of};
 
 /// See the module.
 #[derive(Debug)]
@@ -36,13 +36,18 @@ impl WasmConfigured {
         }
     }
 
-    /// The VM for a stream that has begun in it, or that begins, and this configuration's root in it.
+    /// The VM for a stream that has begun in it, or that begins, and this configuration's root in it; for one that
+    /// has begun, whose context knows its root, 0.
     fn vm<'a>(
         &self,
         held: &'a mut Held,
         slot: Slot,
         stream: &mut dyn Stream,
     ) -> Result<(&'a mut Vm, u32), Fault> {
+        if generation_of(slot).is_some() {
+            let vm = held.vm_of(slot);
+            return vm.map(|vm| (vm, 0)).ok_or_else(|| unavailable(LOST));
+        }
         if !held.is_ready(slot)
             && let Err(reason) = self.core.make_ready(held, slot)
         {

@@ -37,6 +37,7 @@ pub(crate) fn split<'a>(guest: &'a mut Guest<'_>) -> Option<(&'a mut [u8], &'a m
     Some(memory.data_and_store_mut(guest))
 }
 
+#[inline]
 fn place(pointer: i32) -> usize {
     pointer as u32 as usize
 }
@@ -105,12 +106,16 @@ fn hand_over_bytes(
     };
     let mut pointer = 0;
     if length > 0 {
-        let Some(allocate) = guest.data().allocate.clone() else {
+        let state = guest.data_mut();
+        // Taken out, as a copy is dear. Nothing that allocates can be called meanwhile.
+        let Some(allocate) = state.allocate.take() else {
             return Ok(Status::InvalidMemoryAccess);
         };
-        guest.data_mut().gate.set(Gate::ALLOCATING);
+        state.gate.set(Gate::ALLOCATING);
         let allocated = allocate.call(&mut *guest, length);
-        guest.data_mut().gate.unset(Gate::ALLOCATING);
+        let state = guest.data_mut();
+        state.gate.unset(Gate::ALLOCATING);
+        state.allocate = Some(allocate);
         pointer = allocated?;
         if pointer == 0 {
             return Ok(Status::InvalidMemoryAccess);
