@@ -199,8 +199,16 @@ fn count(
 ) -> anyhow::Result<Instructions> {
     let begin = Instant::now();
     let requests = [options.fewer, options.more];
+    // The longest first, so that none goes on alone at the end.
+    let (short, long): (Vec<_>, Vec<_>) = (0..variants.len()).partition(|index| {
+        variants
+            .get(*index)
+            .is_none_or(|variant| variant.divisor == 1)
+    });
     let waiting: Mutex<VecDeque<_>> = Mutex::new(
-        (0..variants.len())
+        long.into_iter()
+            .rev()
+            .chain(short)
             .flat_map(|index| requests.map(|requests| (index, requests)))
             .collect(),
     );

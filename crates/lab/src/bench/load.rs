@@ -10,8 +10,9 @@ use anyhow::Context as _;
 
 use super::workload::{BODY_BYTES, Shape, VALUE};
 
-/// Under callgrind, on a busy machine, Envoy takes minutes to start and to answer its first request.
-const PATIENCE: Duration = Duration::from_mins(10);
+/// Under callgrind, on a busy machine, Envoy takes minutes to start and to answer its first request, and many more
+/// where it has Coraza to compile.
+const PATIENCE: Duration = Duration::from_mins(40);
 const RETRY: Duration = Duration::from_millis(1);
 
 /// What a browser says of itself.
