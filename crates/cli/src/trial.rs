@@ -230,6 +230,7 @@ impl Metrics for Definitions {
                 LogLevel::Info => "info",
                 LogLevel::Warn => "warning",
                 LogLevel::Error => "error",
+                LogLevel::Critical => "critical",
             },
             message: message.to_owned(),
         };

@@ -95,6 +95,7 @@ callbacks! {
         filter: FilterPtr, status: u32, headers: *const ModuleHeader, headers_length: usize,
         body: ModuleBuffer, details: ModuleBuffer,
     );
+    fn http_filter_reset_stream(filter: FilterPtr, reason: u32, details: ModuleBuffer);
     fn http_filter_continue_decoding(filter: FilterPtr);
     fn http_filter_continue_encoding(filter: FilterPtr);
 

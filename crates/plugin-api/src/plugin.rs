@@ -91,6 +91,8 @@ pub enum Audience {
     Others,
     /// All of them: so do filters of Envoy's own, which pass their replies themselves.
     Everyone,
+    /// Not even the client: the stream is reset. A host that cannot reset streams sends the reply.
+    Nobody,
 }
 
 /// Which phases a plugin handles.

@@ -5,7 +5,7 @@
 //! The trap: a lock here is held for a look-up and a copy, never while a guest runs.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
 
 use crate::abi::Status;
@@ -20,8 +20,16 @@ pub(crate) struct Namespace {
 struct Data {
     values: BTreeMap<Vec<u8>, Entry>,
     bytes: usize,
-    last_cas: u32,
     queues: BTreeMap<Vec<u8>, u32>,
+}
+
+/// The number that stands for what was set last; as in Envoy, one count for the process, and never 0.
+fn next_cas() -> u32 {
+    static LAST: AtomicU32 = AtomicU32::new(0);
+    match LAST.fetch_add(1, Ordering::Relaxed).wrapping_add(1) {
+        0 => LAST.fetch_add(1, Ordering::Relaxed).wrapping_add(1),
+        number => number,
+    }
 }
 
 #[derive(Debug)]
@@ -122,8 +130,7 @@ impl Namespace {
         if key.len() + value.len() > room {
             return Status::InternalFailure;
         }
-        data.last_cas = data.last_cas.checked_add(1).unwrap_or(1);
-        let cas = data.last_cas;
+        let cas = next_cas();
         if let Some(entry) = data.values.get_mut(key) {
             data.bytes = data.bytes - old + value.len();
             entry.value.clear();

@@ -3,14 +3,14 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use outrider_plugin_api::{LogLevel, MetricId, Reply, Stream};
+use outrider_plugin_api::{Direction, LogLevel, MetricId, Reply, Stream};
 use wasmtime::{Memory, ResourceLimiter, TypedFunc};
 
 use crate::contexts::{Context, Contexts};
 use crate::engine::Patience;
 use crate::memory::Lent;
 use crate::pairs::{Pairs, Writer};
-use crate::shared::Shared;
+use crate::shared::{MetricNumbers, Shared};
 use crate::shared_data::Mailbox;
 
 /// Whether host functions take the short way, and if not, why.
@@ -180,7 +180,9 @@ pub(crate) struct State {
     pub(crate) complaints: Vec<String>,
     /// Lines that were logged where there was nothing to log to.
     unsaid: VecDeque<(LogLevel, String)>,
-    /// The same of metrics.
+    /// The guest's numbers for metrics.
+    pub(crate) metrics: MetricNumbers,
+    /// Changes of metrics for which there was no stream.
     uncounted: Vec<MetricChange>,
     /// Which queues have something in them.
     pub(crate) mailbox: Arc<Mailbox>,
@@ -232,6 +234,7 @@ impl State {
             is_first_version: false,
             complaints: Vec::new(),
             unsaid: VecDeque::new(),
+            metrics: MetricNumbers::default(),
             uncounted: Vec::new(),
             mailbox: Arc::default(),
         }
@@ -285,6 +288,17 @@ impl State {
         self.contexts.at_mut(place)
     }
 
+    /// The body of a direction as the guest sees it: how many bytes before it are out of its sight, and how
+    /// many it has. None: there is no body now.
+    pub(crate) fn body(&mut self, direction: Direction) -> Option<(usize, usize)> {
+        let length = self.stream()?.body_len(direction)?;
+        let hidden = self
+            .context_mut()
+            .map_or(0, |context| *context.hidden(direction))
+            .min(length);
+        Some((hidden, length - hidden))
+    }
+
     /// The number of the root of the context that the guest acts for.
     pub(crate) fn effective_root(&self) -> u32 {
         match self.context() {
@@ -296,7 +310,7 @@ impl State {
     /// The guest logs something: why it refuses a configuration is among its last errors.
     #[inline]
     pub(crate) fn note_line(&mut self, level: LogLevel, line: &[u8]) {
-        if level == LogLevel::Error
+        if level >= LogLevel::Error
             && matches!(self.moment, Moment::VmStart | Moment::Configure)
             && self.complaints.len() < MOST_COMPLAINTS
         {

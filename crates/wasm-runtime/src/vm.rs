@@ -14,6 +14,7 @@ use wasmtime::{Store, TypedFunc, WasmParams, WasmResults};
 
 use crate::abi::Version;
 use crate::code::Code;
+use crate::contexts::Maps;
 use crate::engine::{self, Patience};
 use crate::exports::Exports;
 use crate::memory::{Loan, lend};
@@ -21,7 +22,7 @@ use crate::shared::Shared;
 use crate::state::{Gate, MetricChange, Moment, State};
 use crate::trouble::Trouble;
 use events::{abandoned, background, look, told};
-use phases::{Answer, begin_stream, conclude, leave, own, react, run_phase};
+use phases::{begin_stream, conclude, leave, own, react, run_phase};
 use start::{configure_root, start};
 
 /// A configuration, as guests take it in.
@@ -283,12 +284,7 @@ impl Vm {
             store.data_mut().catch_up();
             let place = begin_stream(store, exports, root, generation, slot)?;
             background(store, exports)?;
-            let answer = if store.data().reply.is_some() {
-                // It replied as its context was made.
-                Answer::GoesOn
-            } else {
-                run_phase(store, exports, place, call)?
-            };
+            let answer = run_phase(store, exports, place, call)?;
             let decision = conclude(store, place, call, answer);
             if call.phase == Phase::Log {
                 // As in Envoy, the rest follows at once, and what the guest says in it is heard.
@@ -369,6 +365,8 @@ fn finish(store: &mut Store<State>, exports: &Exports, place: usize) -> Result<(
         return Ok(());
     };
     context.is_over = true;
+    // As in Envoy, the maps are gone with the log.
+    context.maps = Maps::default();
     let callouts = std::mem::take(&mut context.callouts);
     let (id, root) = (context.id, context.root);
     state.effective = id;
@@ -395,6 +393,9 @@ fn delete(
     if let Some(on_delete) = &exports.on_delete {
         enter(store, "proxy_on_delete", on_delete, id.cast_signed())?;
     }
-    store.data_mut().contexts.remove(place);
+    let state = store.data_mut();
+    state.contexts.remove(place);
+    state.own = None;
+    state.own_id = 0;
     Ok(())
 }

@@ -5,12 +5,9 @@ use std::time::Duration;
 use outrider_plugin_api::{CalloutFailure, CalloutRequest, WakeId};
 
 use crate::abi::Status;
-use crate::contexts::Callout;
+use crate::contexts::{Callout, TokenKind};
 use crate::guest_memory::{Answer, Guest, bytes, hand_over, split, write_u32};
 use crate::pairs;
-
-/// Stands for "as long as it takes".
-const NO_TIMEOUT: Duration = Duration::from_hours(24);
 
 /// What a guest is told of a callout that cannot be made: few statuses, as SDKs know no others.
 pub(crate) fn refusal(failure: CalloutFailure) -> Status {
@@ -18,6 +15,12 @@ pub(crate) fn refusal(failure: CalloutFailure) -> Status {
         CalloutFailure::ClusterNotFound | CalloutFailure::MissingHeaders => Status::BadArgument,
         _ => Status::InternalFailure,
     }
+}
+
+/// A number of milliseconds as a time limit; 0 is none.
+pub(crate) fn limit(milliseconds: i32) -> Option<Duration> {
+    let milliseconds = milliseconds.cast_unsigned();
+    (milliseconds > 0).then(|| Duration::from_millis(u64::from(milliseconds)))
 }
 
 #[expect(
@@ -49,24 +52,19 @@ pub(crate) fn http_call(
     ) else {
         return Ok(Status::InvalidMemoryAccess);
     };
-    let Some(mut headers) = pairs::read(headers) else {
-        return Ok(Status::BadArgument);
-    };
+    // As in Envoy, what is no map is an empty one.
+    let mut headers = pairs::read(headers).unwrap_or_default();
     let has_authority = headers.iter().any(|(name, _)| *name == b":authority");
     for (name, _) in &mut headers {
         if !has_authority && name.eq_ignore_ascii_case(b"host") {
             *name = b":authority";
         }
     }
-    let timeout = match timeout as u32 {
-        0 => NO_TIMEOUT,
-        milliseconds => Duration::from_millis(u64::from(milliseconds)),
-    };
     let request = CalloutRequest {
         cluster: upstream,
         headers: &headers,
         body,
-        timeout,
+        timeout: limit(timeout),
     };
     let root = state.effective_root();
     let (Some(place), Some(stream)) = (state.own, state.lent.stream_mut()) else {
@@ -79,7 +77,7 @@ pub(crate) fn http_call(
             return Ok(refusal(failure));
         }
     };
-    let token = state.contexts.token(0);
+    let token = state.contexts.token(TokenKind::HttpCall);
     if let Some(context) = state.contexts.at_mut(place) {
         context.callouts.push(Callout {
             token,
