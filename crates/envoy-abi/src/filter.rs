@@ -140,8 +140,8 @@ impl Filter {
         } = &mut *state;
         let run = run.get_or_insert_with(|| {
             *start_millis = unix_millis();
-            // SAFETY: the filter is alive during its hook. A stream stays on its worker.
-            *worker = unsafe { (self.callbacks.http_filter_get_worker_index)(filter) as usize };
+            // A stream stays on its worker.
+            *worker = crate::worker::number();
             ChainRun::new(config.chain(self.route(config, filter)))
         });
         if let Some(answer) = skip(run) {

@@ -207,7 +207,7 @@ impl EnvoyHost<'_> {
 }
 
 /// A time limit as Envoy takes it: 0 is none, and less than a millisecond is one.
-fn milliseconds(limit: Option<Duration>) -> u64 {
+pub(crate) fn milliseconds(limit: Option<Duration>) -> u64 {
     limit.map_or(0, |limit| {
         u64::try_from(limit.as_millis().max(1)).unwrap_or(u64::MAX)
     })

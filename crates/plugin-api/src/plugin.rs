@@ -188,6 +188,10 @@ pub trait Plugin: Send + Sync + Debug {
         metrics: &mut dyn Metrics,
     ) -> Result<Arc<dyn ConfiguredPlugin>, LoadError>;
 
+    /// Called on a worker beside all streams, after [`Background::ring_in`](crate::Background::ring_in): does
+    /// what is due there, such as ticks. Comes also where nothing is due.
+    fn background(&self, _worker: usize) {}
+
     /// What it uses at the moment. Callable from any thread; never waits for a worker.
     fn status(&self) -> PluginStatus;
 }

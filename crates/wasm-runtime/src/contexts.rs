@@ -136,6 +136,8 @@ pub(crate) struct Contexts {
     free: Vec<usize>,
     /// How many tokens there were of each kind.
     tokens: [u32; 3],
+    /// Callouts of roots, which no stream has.
+    pub(crate) callouts: Vec<Callout>,
 }
 
 impl Contexts {
@@ -180,6 +182,7 @@ impl Contexts {
 
     pub(crate) fn remove_root(&mut self, id: u32) {
         self.roots.retain(|root| root.id != id);
+        self.callouts.retain(|callout| callout.root != id);
     }
 
     /// A stream begins; answers the place of its context, and its number.

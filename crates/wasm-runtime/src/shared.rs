@@ -4,10 +4,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use outrider_plugin_api::{MetricId, MetricKind, Metrics};
+use outrider_plugin_api::{Background, MetricId, MetricKind, Metrics};
 
 use crate::shared_data::Namespace;
 use crate::source::{Clock, WasmOptions};
+use crate::state::MetricChange;
 
 /// See the module.
 #[derive(Debug)]
@@ -25,6 +26,8 @@ pub(crate) struct Shared {
     pub(crate) time_budget: Duration,
     /// How long loading, or taking a configuration in, may take: these are rare, and may do more.
     pub(crate) load_budget: Duration,
+    /// What the proxy does where there is no stream.
+    pub(crate) background: Option<Arc<dyn Background>>,
     /// The shared data and queues of its `vm_id`.
     pub(crate) namespace: Arc<Namespace>,
     /// Metrics that the plugin's VMs have defined.
@@ -133,6 +136,30 @@ impl MetricNumbers {
 }
 
 impl Shared {
+    /// Whether VMs are called beside streams.
+    pub(crate) fn runs_beside_streams(&self) -> bool {
+        let background = self.background.as_ref();
+        background.is_some_and(|background| background.is_there())
+    }
+
+    /// Has VMs called beside streams when so much time has passed.
+    pub(crate) fn ring_in(&self, delay: Duration) {
+        if let Some(background) = &self.background {
+            background.ring_in(delay);
+        }
+    }
+
+    /// Changes a metric where there is no stream. `false`: it has to wait.
+    pub(crate) fn count(&self, change: MetricChange) -> bool {
+        let Some(background) = &self.background else {
+            return false;
+        };
+        match change {
+            MetricChange::Add(metric, amount) => background.add_metric(metric, amount),
+            MetricChange::Record(metric, value) => background.record_metric(metric, value),
+        }
+    }
+
     pub(crate) fn metrics(&self) -> std::sync::MutexGuard<'_, MetricNames> {
         self.metrics.lock().unwrap_or_else(PoisonError::into_inner)
     }

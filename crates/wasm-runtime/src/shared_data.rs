@@ -5,10 +5,11 @@
 //! The trap: a lock here is held for a look-up and a copy, never while a guest runs.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
 
 use crate::abi::Status;
+use crate::mailbox::Mailbox;
 
 /// What VMs with one `vm_id` share.
 #[derive(Debug, Default)]
@@ -51,40 +52,6 @@ struct Queue {
     bytes: usize,
     /// Who is told that there is something in it: a VM, and the root that registered it last.
     listener: Option<(Weak<Mailbox>, u32)>,
-}
-
-/// What a VM is to be told when it runs next: roots and their queues with something in them.
-#[derive(Debug, Default)]
-pub(crate) struct Mailbox {
-    has_mail: AtomicBool,
-    mail: Mutex<VecDeque<(u32, u32)>>,
-}
-
-/// More notices than this wait for no VM; who is told of a queue once can empty it.
-const MOST_MAIL: usize = 1024;
-
-impl Mailbox {
-    fn put(&self, root: u32, token: u32) {
-        let mut mail = self.mail.lock().unwrap_or_else(PoisonError::into_inner);
-        if mail.len() < MOST_MAIL {
-            mail.push_back((root, token));
-            self.has_mail.store(true, Ordering::Release);
-        }
-    }
-
-    /// Whether there is something to take.
-    #[inline]
-    pub(crate) fn has_mail(&self) -> bool {
-        self.has_mail.load(Ordering::Acquire)
-    }
-
-    /// A root, and the queue that it is to be told of.
-    pub(crate) fn take(&self) -> Option<(u32, u32)> {
-        let mut mail = self.mail.lock().unwrap_or_else(PoisonError::into_inner);
-        let first = mail.pop_front();
-        self.has_mail.store(!mail.is_empty(), Ordering::Release);
-        first
-    }
 }
 
 /// What one `vm_id` may keep, in bytes: shared data, and each queue.
@@ -200,7 +167,7 @@ pub(crate) fn enqueue(token: u32, item: &[u8]) -> Status {
             if let Some((mailbox, root)) = listener
                 && let Some(mailbox) = mailbox.upgrade()
             {
-                mailbox.put(root, token);
+                mailbox.put_notice(root, token);
             }
             Status::Ok
         }

@@ -8,10 +8,10 @@ use wasmtime::{Memory, ResourceLimiter, TypedFunc};
 
 use crate::contexts::{Context, Contexts};
 use crate::engine::Patience;
+use crate::mailbox::Mailbox;
 use crate::memory::Lent;
 use crate::pairs::{Pairs, Writer};
 use crate::shared::{MetricNumbers, Shared};
-use crate::shared_data::Mailbox;
 
 /// Whether host functions take the short way, and if not, why.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -184,7 +184,7 @@ pub(crate) struct State {
     pub(crate) metrics: MetricNumbers,
     /// Changes of metrics for which there was no stream.
     uncounted: Vec<MetricChange>,
-    /// Which queues have something in them.
+    /// What it is to be told when it runs next.
     pub(crate) mailbox: Arc<Mailbox>,
 }
 
@@ -336,6 +336,8 @@ impl State {
             stream.log_enabled(level)
         } else if let Some(metrics) = self.lent.metrics_mut() {
             metrics.log_enabled(level)
+        } else if let Some(background) = &self.shared.background {
+            background.log_enabled(level)
         } else {
             level >= LogLevel::Info
         }
@@ -351,6 +353,10 @@ impl State {
             if metrics.log_enabled(level) {
                 metrics.log(level, &self.shared.plugin, message);
             }
+        } else if let Some(background) = &self.shared.background {
+            if background.log_enabled(level) {
+                background.log(level, &self.shared.plugin, message);
+            }
         } else if self.unsaid.len() < MOST_UNSAID {
             self.unsaid.push_back((level, message.to_owned()));
         }
@@ -360,12 +366,13 @@ impl State {
     pub(crate) fn change_metric(&mut self, change: MetricChange) {
         match self.lent.stream_mut() {
             Some(stream) => apply(stream, change),
+            None if self.shared.count(change) => {}
             None if self.uncounted.len() < MOST_UNCOUNTED => self.uncounted.push(change),
             None => {}
         }
     }
 
-    /// There is a stream: what waited for one is said and counted.
+    /// There is a stream, or the VM is called beside all: what waited is said and counted.
     #[inline]
     pub(crate) fn catch_up(&mut self) {
         if !self.unsaid.is_empty() || !self.uncounted.is_empty() {

@@ -6,6 +6,7 @@
     reason = "a test, its helpers included, fails by panicking"
 )]
 
+mod beside;
 mod callouts;
 mod exchanges;
 mod fake;

@@ -1,11 +1,13 @@
 //! One VM with a guest in it: its start, its roots, and its callbacks for streams.
 
 mod events;
+mod exchanges;
 mod phases;
 mod start;
 
 use std::fmt::Debug;
 use std::sync::Arc;
+use std::time::Duration;
 
 use outrider_plugin_api::{
     Call, Decision, Fault, LogLevel, MetricId, Phase, Reaction, Slot, Stream, Wake,
@@ -21,9 +23,13 @@ use crate::memory::{Loan, lend};
 use crate::shared::Shared;
 use crate::state::{Gate, MetricChange, Moment, State};
 use crate::trouble::Trouble;
-use events::{abandoned, background, look, told};
+use events::{abandoned, background, background_with_streams, look, next_due, told};
 use phases::{begin_stream, conclude, leave, own, react, run_phase};
 use start::{configure_root, start};
+
+/// Ticks that are due so soon come now: VMs on several workers whose ticks are due at nearly the same time are
+/// called together from then on.
+const SLACK: Duration = Duration::from_millis(1);
 
 /// A configuration, as guests take it in.
 #[derive(Debug, Clone)]
@@ -192,6 +198,11 @@ impl Vm {
         self.store.data_mut().log(level, line);
     }
 
+    /// Whether a configuration has its root.
+    pub(crate) fn has(&self, configuration: u32) -> bool {
+        self.store.data().contexts.root_of(configuration).is_some()
+    }
+
     /// The root of a configuration, which is taken in if it is not there.
     ///
     /// # Errors
@@ -283,7 +294,7 @@ impl Vm {
         lend(&mut self.store, Loan::Stream(stream), |store| {
             store.data_mut().catch_up();
             let place = begin_stream(store, exports, root, generation, slot)?;
-            background(store, exports)?;
+            background_with_streams(store, exports)?;
             let answer = run_phase(store, exports, place, call)?;
             let decision = conclude(store, place, call, answer);
             if call.phase == Phase::Log {
@@ -328,6 +339,26 @@ impl Vm {
             let reaction = react(store, place);
             leave(store);
             Ok(reaction)
+        })
+    }
+
+    /// Does what is due beside all streams. Answers after how much time there will be more; none: not before
+    /// somebody says so.
+    ///
+    /// # Errors
+    /// The guest failed; it is of no use any more.
+    pub(crate) fn background(&mut self) -> Result<Option<Duration>, Trouble> {
+        self.store.data_mut().catch_up();
+        let due = next_due(self.store.data());
+        if due.is_none_or(|due| due > SLACK) {
+            return Ok(due);
+        }
+        self.begin();
+        let exports = &self.exports;
+        lend(&mut self.store, Loan::Nothing, |store| {
+            background(store, exports, SLACK)?;
+            leave(store);
+            Ok(next_due(store.data()))
         })
     }
 

@@ -48,11 +48,11 @@ pub(crate) const DIFFERENCES: &[(&[&str], &str)] = &[
     ),
     (
         &["http-call-bad"],
-        "A callout without a stream, as from `proxy_on_configure`, is refused with 10.",
+        "Where Envoy's configuration lacks the cluster `_outrider_workers`, as in this comparison, a callout without a stream, as from `proxy_on_configure`, is refused with 10. With it, [HTTP callouts are made](wasm-plugins.md#beside-streams), gRPC calls are not.",
     ),
     (
         &["ticks", "http-call-tick", "done"],
-        "A root ticks while streams of its worker pass or wait, and not on an idle worker.",
+        "Where Envoy's configuration lacks the cluster `_outrider_workers`, as in this comparison, a root ticks while streams of its worker pass or wait, and not on an idle worker. With it, it [ticks as in Envoy](wasm-plugins.md#beside-streams).",
     ),
     (
         &["headers-request"],

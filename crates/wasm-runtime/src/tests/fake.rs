@@ -427,6 +427,7 @@ pub(super) fn source(module: &[u8]) -> WasmSource {
         compiled_folder: None,
         options: WasmOptions::default(),
         clock: Clock::default(),
+        background: None,
     }
 }
 

@@ -22,6 +22,7 @@ fn functions() -> Functions {
     let engine = engine().unwrap();
     let linker = crate::host::linker(engine).unwrap();
     let shared = Shared {
+        background: None,
         plugin: String::new(),
         file: String::new(),
         options: WasmOptions::default(),
