@@ -7,7 +7,9 @@
 )]
 
 mod beside;
+mod callers;
 mod callouts;
+mod corpus;
 mod exchanges;
 mod fake;
 mod faults;
