@@ -1,7 +1,7 @@
 # What a person runs. Each target does all of its own set-up; cargo decides what is rebuilt.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test soak bench build release lint fmt docs clean tools test-tools bench-tools envoy envoy-release \
+.PHONY: help demo test soak fuzz bench build release lint fmt docs clean tools test-tools bench-tools envoy envoy-release \
         test-plugins plugins plugins-rust plugins-go plugins-assemblyscript plugins-cpp
 
 CARGO ?= cargo
@@ -39,6 +39,10 @@ test-plugins: build plugins envoy ## Build the Wasm plugins of every language, a
 soak: release envoy-release ## Load mixed faults for ten minutes (SOAK_SECONDS=60: one), check, and write docs/soak anew
 	$(call step,'soak')
 	@$(TARGET)/release/outrider-soak --outrider $(TARGET)/release/outrider --seconds $(or $(SOAK_SECONDS),600) --output docs/soak
+
+fuzz: tools ## Call host functions from Wasm with random arguments (FUZZ_SECONDS=600), and keep what is answered anew
+	$(call step,'fuzz')
+	@FUZZ_SECONDS=$(or $(FUZZ_SECONDS),600) $(CARGO) test --locked -p outrider-wasm-runtime --lib fuzz -- --ignored --nocapture
 
 bench: bench-tools release envoy-release ## Count what plugins cost, and write docs/benchmarks anew (BENCH="--family wasm": Wasm only)
 	$(call step,'build (native comparison)')

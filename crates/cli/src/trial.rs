@@ -159,6 +159,7 @@ fn load_module(
         compiled_folder: compiled::folder(),
         options: outrider_plugin_testkit::wasm_options(&entry.wasm),
         clock: Clock::default(),
+        background: None,
     };
     let loaded = compiled::telling(&entry.name, bytes.len(), || {
         outrider_wasm_runtime::load(source, WORKERS, metrics)
@@ -230,6 +231,7 @@ impl Metrics for Definitions {
                 LogLevel::Info => "info",
                 LogLevel::Warn => "warning",
                 LogLevel::Error => "error",
+                LogLevel::Critical => "critical",
             },
             message: message.to_owned(),
         };

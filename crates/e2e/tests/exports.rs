@@ -10,8 +10,8 @@
 use std::collections::BTreeSet;
 use std::process::Command;
 
-/// Every hook that Envoy 1.40 looks up for a bootstrap extension and for an HTTP filter, and the one for
-/// the module.
+/// Every hook that Envoy 1.40 looks up for a bootstrap extension and for an HTTP filter, those of a cluster that
+/// the module needs, and the one for the module.
 const HOOKS: &[&str] = &[
     "bootstrap_extension_admin_request",
     "bootstrap_extension_cluster_add_or_update",
@@ -30,6 +30,18 @@ const HOOKS: &[&str] = &[
     "bootstrap_extension_shutdown",
     "bootstrap_extension_timer_fired",
     "bootstrap_extension_worker_thread_initialized",
+    "cluster_config_destroy",
+    "cluster_config_new",
+    "cluster_destroy",
+    "cluster_http_callout_done",
+    "cluster_init",
+    "cluster_lb_choose_host",
+    "cluster_lb_destroy",
+    "cluster_lb_new",
+    "cluster_new",
+    "cluster_scheduled",
+    "cluster_shutdown",
+    "cluster_worker_event",
     "http_filter_config_destroy",
     "http_filter_config_http_callout_done",
     "http_filter_config_http_stream_complete",

@@ -8,7 +8,7 @@
 
 use std::fs;
 
-use outrider_e2e::outrider;
+use outrider_e2e::{outrider, root};
 use serde_json::Value;
 
 /// Cases of the plugin that `plugin new` makes, beside its own: right ones, wrong ones, and such as
@@ -132,6 +132,26 @@ fn a_new_plugin_does_what_its_cases_say_on_envoy() {
         run.stdout.contains("on Envoy, too: all as they should be"),
         "{run}"
     );
+}
+
+/// Those in other languages: `make test-plugins`.
+#[test]
+fn the_plugins_in_rust_do_what_their_cases_say_in_both() {
+    let folder = root().join("plugins/rust");
+    let run = outrider(&folder, &["plugin", "test", ".", "--envoy", "--json"], &[]).unwrap();
+    assert_eq!(run.code, 0, "are they built (make plugins-rust)? {run}");
+    let told: Value = serde_json::from_str(&run.stdout).unwrap();
+    let plugins = told["plugins"].as_array().unwrap();
+    let cases = plugins
+        .iter()
+        .flat_map(|plugin| plugin["cases"].as_array().unwrap());
+    let (mut all, mut replayed) = (0, 0);
+    for case in cases {
+        all += 1;
+        replayed += usize::from(case["envoy"]["reason"].is_null());
+    }
+    assert_eq!(plugins.len(), 3, "{run}");
+    assert!(all >= 50 && replayed == all, "{all}, {replayed}: {run}");
 }
 
 #[test]

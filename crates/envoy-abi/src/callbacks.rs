@@ -7,8 +7,8 @@
 use std::sync::OnceLock;
 
 use crate::raw::{
-    ConfigPtr, EnvoyBuffer, EnvoyHeader, FilterPtr, ModuleBuffer, ModuleHeader, SchedulerPtr,
-    TimingInfo,
+    ClusterPtr, ConfigPtr, EnvoyBuffer, EnvoyHeader, FilterPtr, ModuleBuffer, ModuleHeader,
+    SchedulerPtr, TimingInfo,
 };
 
 /// Envoy does not export functions that the module needs.
@@ -67,6 +67,21 @@ callbacks! {
     fn http_filter_config_define_histogram(
         config: ConfigPtr, name: ModuleBuffer, labels: *const ModuleBuffer, labels_length: usize, id: *mut usize,
     ) -> u32;
+    fn http_filter_config_increment_counter(
+        config: ConfigPtr, id: usize, labels: *const ModuleBuffer, labels_length: usize, value: u64,
+    ) -> u32;
+    fn http_filter_config_increment_gauge(
+        config: ConfigPtr, id: usize, labels: *const ModuleBuffer, labels_length: usize, value: u64,
+    ) -> u32;
+    fn http_filter_config_decrement_gauge(
+        config: ConfigPtr, id: usize, labels: *const ModuleBuffer, labels_length: usize, value: u64,
+    ) -> u32;
+    fn http_filter_config_set_gauge(
+        config: ConfigPtr, id: usize, labels: *const ModuleBuffer, labels_length: usize, value: u64,
+    ) -> u32;
+    fn http_filter_config_record_histogram_value(
+        config: ConfigPtr, id: usize, labels: *const ModuleBuffer, labels_length: usize, value: u64,
+    ) -> u32;
     fn http_filter_increment_counter(
         filter: FilterPtr, id: usize, labels: *const ModuleBuffer, labels_length: usize, value: u64,
     ) -> u32;
@@ -95,6 +110,7 @@ callbacks! {
         filter: FilterPtr, status: u32, headers: *const ModuleHeader, headers_length: usize,
         body: ModuleBuffer, details: ModuleBuffer,
     );
+    fn http_filter_reset_stream(filter: FilterPtr, reason: u32, details: ModuleBuffer);
     fn http_filter_continue_decoding(filter: FilterPtr);
     fn http_filter_continue_encoding(filter: FilterPtr);
 
@@ -165,7 +181,6 @@ callbacks! {
     fn http_get_cluster_name(filter: FilterPtr, value: *mut EnvoyBuffer) -> bool;
     fn http_clear_route_cache(filter: FilterPtr);
     fn get_most_specific_route_config(filter: FilterPtr) -> *const std::ffi::c_void;
-    fn http_filter_get_worker_index(filter: FilterPtr) -> u32;
 
     fn http_filter_http_callout(
         filter: FilterPtr, id: *mut u64, cluster: ModuleBuffer, headers: *const ModuleHeader,
@@ -183,6 +198,16 @@ callbacks! {
     fn http_filter_scheduler_new(filter: FilterPtr) -> SchedulerPtr;
     fn http_filter_scheduler_commit(scheduler: SchedulerPtr, event: u64);
     fn http_filter_scheduler_delete(scheduler: SchedulerPtr);
+
+    fn cluster_pre_init_complete(cluster: ClusterPtr);
+    fn cluster_scheduler_new(cluster: ClusterPtr) -> SchedulerPtr;
+    fn cluster_scheduler_commit(scheduler: SchedulerPtr, event: u64);
+    fn cluster_scheduler_delete(scheduler: SchedulerPtr);
+    fn cluster_run_on_all_workers(cluster: ClusterPtr, event: u64);
+    fn cluster_http_callout(
+        cluster: ClusterPtr, id: *mut u64, upstream: ModuleBuffer, headers: *const ModuleHeader,
+        headers_length: usize, body: ModuleBuffer, timeout_milliseconds: u64,
+    ) -> u32;
 
     fn bootstrap_extension_config_signal_init_complete(config: ConfigPtr);
     fn bootstrap_extension_register_admin_handler(

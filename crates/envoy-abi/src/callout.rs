@@ -57,9 +57,9 @@ fn may_be_made_up(headers: &[(&[u8], &[u8])]) -> bool {
             .all(|(name, _)| matches!(*name, b":status" | b"content-length" | b"content-type"))
 }
 
-type OwnedHeaders = Vec<(Vec<u8>, Vec<u8>)>;
+pub(crate) type OwnedHeaders = Vec<(Vec<u8>, Vec<u8>)>;
 
-fn own(headers: &[(&[u8], &[u8])]) -> OwnedHeaders {
+pub(crate) fn own(headers: &[(&[u8], &[u8])]) -> OwnedHeaders {
     headers
         .iter()
         .map(|(name, value)| (name.to_vec(), value.to_vec()))

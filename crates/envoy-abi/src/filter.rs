@@ -5,7 +5,9 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use outrider_plugin_api::{ChainRun, Effects, HttpStreamEvent, LogLevel, Reply, Verdict, Wake};
+use outrider_plugin_api::{
+    Audience, ChainRun, Effects, HttpStreamEvent, LogLevel, Reply, Verdict, Wake,
+};
 use smallvec::SmallVec;
 
 use crate::callbacks::Callbacks;
@@ -138,8 +140,8 @@ impl Filter {
         } = &mut *state;
         let run = run.get_or_insert_with(|| {
             *start_millis = unix_millis();
-            // SAFETY: the filter is alive during its hook. A stream stays on its worker.
-            *worker = unsafe { (self.callbacks.http_filter_get_worker_index)(filter) as usize };
+            // A stream stays on its worker.
+            *worker = crate::worker::number();
             ChainRun::new(config.chain(self.route(config, filter)))
         });
         if let Some(answer) = skip(run) {
@@ -326,6 +328,9 @@ impl Filter {
     }
 }
 
+/// `envoy_dynamic_module_type_http_filter_stream_reset_reason_LocalReset`
+const LOCAL_RESET: u32 = 0;
+
 fn send(callbacks: &Callbacks, filter: FilterPtr, reply: &Reply) {
     let headers: SmallVec<[ModuleHeader; 8]> = reply
         .headers
@@ -344,6 +349,14 @@ fn send(callbacks: &Callbacks, filter: FilterPtr, reply: &Reply) {
             }
         })
         .collect();
+    if reply.audience == Audience::Nobody {
+        // SAFETY: nothing has freed the filter yet in this hook; the details outlive the call, and Envoy
+        // copies them.
+        unsafe {
+            (callbacks.http_filter_reset_stream)(filter, LOCAL_RESET, ModuleBuffer::new(&details));
+        }
+        return;
+    }
     // SAFETY: nothing has freed the filter yet in this hook; everything lent outlives the call, and
     // Envoy copies it.
     unsafe {

@@ -15,6 +15,7 @@ use outrider_plugin_api::{
 };
 use smallvec::SmallVec;
 
+use crate::background;
 use crate::callbacks::callbacks;
 use crate::callout::made_up;
 use crate::filter::{Filter, LATER, answer};
@@ -65,7 +66,11 @@ unsafe extern "C" fn envoy_dynamic_module_on_http_filter_config_new(
         let (name, document) = unsafe { (name.bytes(), document.bytes()) };
         let context = ConfigContext::new(config, callbacks);
         match module.filter_config(&context, &text(name), document) {
-            Some(made) => Box::into_raw(Box::new(made)).cast_const().cast(),
+            Some(made) => {
+                let kept = Box::new(made);
+                background::add_config(&raw const *kept as usize, config, &kept);
+                Box::into_raw(kept).cast_const().cast()
+            }
             None => ptr::null(),
         }
     })
@@ -78,6 +83,8 @@ unsafe extern "C" fn envoy_dynamic_module_on_http_filter_config_new(
 #[unsafe(no_mangle)]
 unsafe extern "C" fn envoy_dynamic_module_on_http_filter_config_destroy(config: *const c_void) {
     guarded((), || {
+        // Nobody counts with it any more, from here on.
+        background::remove_config(config as usize);
         // SAFETY: made by `Box::into_raw` above, and given back once.
         drop(unsafe { Box::from_raw(config.cast_mut().cast::<Arc<dyn FilterConfig>>()) });
     });
@@ -472,7 +479,7 @@ unsafe extern "C" fn envoy_dynamic_module_on_http_filter_http_stream_reset(
 ///
 /// # Safety
 /// The array has that length and outlives `'a`.
-unsafe fn array<'a, T>(pointer: *const T, length: usize) -> &'a [T] {
+pub(crate) unsafe fn array<'a, T>(pointer: *const T, length: usize) -> &'a [T] {
     if pointer.is_null() || length == 0 {
         &[]
     } else {

@@ -206,6 +206,13 @@ impl EnvoyHost<'_> {
     }
 }
 
+/// A time limit as Envoy takes it: 0 is none, and less than a millisecond is one.
+pub(crate) fn milliseconds(limit: Option<Duration>) -> u64 {
+    limit.map_or(0, |limit| {
+        u64::try_from(limit.as_millis().max(1)).unwrap_or(u64::MAX)
+    })
+}
+
 impl Host for EnvoyHost<'_> {
     fn worker(&self) -> usize {
         self.worker
@@ -691,8 +698,7 @@ impl Host for EnvoyHost<'_> {
                 headers.as_ptr(),
                 headers.len(),
                 ModuleBuffer::new(request.body),
-                // 0 would be no limit to Envoy.
-                u64::try_from(request.timeout.as_millis().max(1)).unwrap_or(u64::MAX),
+                milliseconds(request.timeout),
             )
         };
         crate::callout::started(result).map(|()| CalloutId(id))
@@ -707,10 +713,6 @@ impl Host for EnvoyHost<'_> {
             .iter()
             .map(|(name, value)| ModuleHeader::new(name, value))
             .collect();
-        // 0 is no limit to Envoy.
-        let timeout = request.timeout.map_or(0, |timeout| {
-            u64::try_from(timeout.as_millis().max(1)).unwrap_or(u64::MAX)
-        });
         let mut id = 0;
         // SAFETY: the filter is alive during its hook; everything lent outlives the call, and Envoy
         // copies it. What comes inside of the call is kept for later (see `Filter::wake`).
@@ -723,7 +725,7 @@ impl Host for EnvoyHost<'_> {
                 headers.len(),
                 ModuleBuffer::new(request.body),
                 request.end_of_stream,
-                timeout,
+                milliseconds(request.timeout),
             )
         };
         crate::callout::started(result).map(|()| HttpStreamId(id))

@@ -13,9 +13,11 @@
     reason = "this crate is the boundary with Envoy's C ABI; each block says why it is sound"
 )]
 
+mod background;
 mod bootstrap;
 mod callbacks;
 mod callout;
+mod cluster;
 mod filter;
 mod grpc;
 mod hooks;
@@ -26,7 +28,9 @@ mod module;
 mod protobuf;
 mod raw;
 mod timers;
+mod worker;
 
+pub use background::EnvoyBackground;
 pub use bootstrap::{AdminAnswer, AdminPage, AdminPages};
 pub use callbacks::{MissingCallbacks, resolve};
 pub use log::{log, log_enabled};

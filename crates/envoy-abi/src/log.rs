@@ -13,6 +13,7 @@ fn number(level: LogLevel) -> u32 {
         LogLevel::Info => 2,
         LogLevel::Warn => 3,
         LogLevel::Error => 4,
+        LogLevel::Critical => 5,
     }
 }
 

@@ -10,7 +10,9 @@ pub(crate) type FilterPtr = *mut c_void;
 pub(crate) type ConfigPtr = *mut c_void;
 /// A bootstrap extension in Envoy.
 pub(crate) type ExtensionPtr = *mut c_void;
-/// A scheduler: calls back to a stream's worker.
+/// A cluster in Envoy.
+pub(crate) type ClusterPtr = *mut c_void;
+/// A scheduler: calls back to a stream's worker, or to the main thread.
 pub(crate) type SchedulerPtr = *mut c_void;
 
 /// Bytes that Envoy owns.

@@ -61,6 +61,10 @@ impl Module for Outrider {
         }
     }
 
+    fn background(&self, worker: usize) {
+        self.registry.background(worker);
+    }
+
     fn admin(&self) -> &dyn AdminPages {
         self
     }

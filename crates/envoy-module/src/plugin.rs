@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
+use outrider_envoy_abi::EnvoyBackground;
 use outrider_lua_runtime as lua_runtime;
 use outrider_plugin_api::{
     BodyMode, CallTimes, Cause, Circuit, ConfiguredPlugin, FailureAction, FailureLogHandle,
@@ -88,6 +89,7 @@ pub(crate) fn load(entry: &PluginEntry, place: &Place) -> Result<Arc<dyn Plugin>
                 compiled_folder: place.compiled_folder.clone(),
                 options: wasm_options(&entry.wasm),
                 clock: wasm_runtime::Clock::default(),
+                background: Some(Arc::new(EnvoyBackground)),
             };
             Ok(wasm_runtime::load(source, place.workers, &mut Definer)?)
         }

@@ -1,12 +1,12 @@
 //! Drops what takes time to drop on a thread of its own, never on a worker.
 
+use std::sync::LazyLock;
 use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, LazyLock};
 use std::thread;
 
-use crate::generation::Core;
+type Grave = Box<dyn Send>;
 
-static GRAVES: LazyLock<Option<Sender<Arc<Core>>>> = LazyLock::new(|| {
+static GRAVES: LazyLock<Option<Sender<Grave>>> = LazyLock::new(|| {
     let (sender, receiver) = channel();
     thread::Builder::new()
         .name("outrider-reaper".into())
@@ -15,10 +15,10 @@ static GRAVES: LazyLock<Option<Sender<Arc<Core>>>> = LazyLock::new(|| {
         .map(|_running_for_good| sender)
 });
 
-/// Gives up a core; if this was its last owner, it ends on the reaper's thread.
-pub(crate) fn bury(core: Arc<Core>) {
+/// Gives up what somebody else may own too; if this was its last owner, it ends on the reaper's thread.
+pub(crate) fn bury(owned: impl Send + 'static) {
     if let Some(graves) = &*GRAVES {
-        // The receiver lives as long as the process; were it gone, the core would end here.
-        drop(graves.send(core));
+        // The receiver lives as long as the process; were it gone, it would end here.
+        drop(graves.send(Box::new(owned)));
     }
 }

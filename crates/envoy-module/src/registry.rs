@@ -1,7 +1,8 @@
 //! All generations and routes of the process that live, by filter name.
 //!
 //! Everything here happens on Envoy's main thread, except that the last stream of a generation may
-//! drop it on a worker; the locks are for that, and are held for no longer than a look at a list.
+//! drop it on a worker, and that workers call plugins beside their streams; the locks are for that, and are
+//! held for no longer than a look at a list.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,6 +16,7 @@ use crate::document::{Refusal, read};
 use crate::generation::{Code, Core, Generation};
 use crate::metrics::Table;
 use crate::plugin::CodeKey;
+use crate::reaper;
 use crate::route::{Resolved, Route};
 
 /// What lives, by filter name.
@@ -22,6 +24,8 @@ use crate::route::{Resolved, Route};
 pub(crate) struct Registry {
     filters: Mutex<BTreeMap<String, Arc<Filter>>>,
     code: Mutex<BTreeMap<CodeKey, Weak<dyn Plugin>>>,
+    /// The same code, for workers: replaced when a generation is complete.
+    running: Mutex<Arc<[Weak<dyn Plugin>]>>,
     last_id: AtomicU64,
 }
 
@@ -127,7 +131,19 @@ impl Registry {
             core: Arc::downgrade(&core),
             document: document.into(),
         });
+        *locked(&self.running) = locked(&self.code).values().cloned().collect();
         Ok(core)
+    }
+
+    /// Has plugins do what is due on a worker beside all streams.
+    pub(crate) fn background(&self, worker: usize) {
+        let running = Arc::clone(&locked(&self.running));
+        for code in running.iter().filter_map(Weak::upgrade) {
+            code.background(worker);
+            if Arc::strong_count(&code) == 1 {
+                reaper::bury(code);
+            }
+        }
     }
 
     /// A route's configuration has come.

@@ -118,7 +118,7 @@ pub fn static_bootstrap(plan: &Plan, layout: &Layout) -> Value {
         .iter()
         .map(|upstream| cluster::cluster(plan, upstream))
         .collect();
-    bootstrap::inline(layout, &listeners, &clusters)
+    bootstrap::inline(layout, &listeners, clusters)
 }
 
 fn discovery_response(resources: Vec<Value>, message: &str) -> Value {

@@ -18,8 +18,8 @@ pub struct CalloutRequest<'a> {
     pub headers: &'a [(&'a [u8], &'a [u8])],
     /// The body, possibly empty.
     pub body: &'a [u8],
-    /// How long to wait for the whole response.
-    pub timeout: Duration,
+    /// How long to wait for the whole response; none: as long as the plugin's own stream.
+    pub timeout: Option<Duration>,
 }
 
 /// The response to a callout. Its bytes are Envoy's, and valid for the call that hands them over.

@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod attribute;
+mod background;
 mod call_times;
 mod callout;
 mod chain;
@@ -26,6 +27,7 @@ mod view;
 mod waits;
 
 pub use attribute::{Attribute, AttributeKind};
+pub use background::{Background, CalloutDone};
 pub use call_times::CallTimes;
 pub use callout::{
     CalloutFailure, CalloutId, CalloutRequest, CalloutResponse, HttpStreamEvent, HttpStreamId,

@@ -91,6 +91,8 @@ pub enum Audience {
     Others,
     /// All of them: so do filters of Envoy's own, which pass their replies themselves.
     Everyone,
+    /// Not even the client: the stream is reset. A host that cannot reset streams sends the reply.
+    Nobody,
 }
 
 /// Which phases a plugin handles.
@@ -185,6 +187,10 @@ pub trait Plugin: Send + Sync + Debug {
         config: &ScopedConfig,
         metrics: &mut dyn Metrics,
     ) -> Result<Arc<dyn ConfiguredPlugin>, LoadError>;
+
+    /// Called on a worker beside all streams, after [`Background::ring_in`](crate::Background::ring_in): does
+    /// what is due there, such as ticks. Comes also where nothing is due.
+    fn background(&self, _worker: usize) {}
 
     /// What it uses at the moment. Callable from any thread; never waits for a worker.
     fn status(&self) -> PluginStatus;

@@ -24,6 +24,8 @@ pub enum LogLevel {
     Warn,
     /// Something failed.
     Error,
+    /// Something failed that the proxy cannot do without.
+    Critical,
 }
 
 /// A value of an attribute or of metadata.

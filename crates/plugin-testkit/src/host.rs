@@ -622,12 +622,8 @@ impl Host for ScriptedHost {
 
     fn start_callout(&mut self, request: &CalloutRequest<'_>) -> Result<CalloutId, CalloutFailure> {
         let timeout = request.timeout;
-        let ScriptedAnswer { mut after, answer } = self.ask(
-            request.cluster,
-            request.headers,
-            request.body,
-            Some(timeout),
-        )?;
+        let ScriptedAnswer { mut after, answer } =
+            self.ask(request.cluster, request.headers, request.body, timeout)?;
         let answer = answer.and_then(|answer| {
             // It is there when its last piece is.
             let pauses = u32::try_from(answer.body.len().saturating_sub(1)).unwrap_or(u32::MAX);
@@ -635,9 +631,11 @@ impl Host for ScriptedHost {
             answer.breaks.map_or(Ok(answer), Err)
         });
         let (after, answer) = match answer {
-            Err(CalloutFailure::Timeout) => (timeout, answer),
-            _ if after >= timeout => (timeout, Err(CalloutFailure::Timeout)),
-            _ => (after, answer),
+            Err(CalloutFailure::Timeout) => (timeout.unwrap_or(after), answer),
+            _ => match timeout.filter(|timeout| after >= *timeout) {
+                Some(timeout) => (timeout, Err(CalloutFailure::Timeout)),
+                None => (after, answer),
+            },
         };
         let id = self.schedule(after, |id| Event::Callout(CalloutId(id), answer));
         Ok(CalloutId(id))

@@ -7,8 +7,8 @@ use outrider_plugin_api::{
 };
 
 use crate::memory::Loan;
-use crate::plugin::{Core, Held};
 use crate::vm::{Configuration, Refusal, Vm, generation_of};
+use crate::workers::{Core, Held};
 
 /// See the module.
 #[derive(Debug)]

@@ -86,6 +86,9 @@ pub(crate) struct Context {
     pub(crate) watch: Option<u64>,
     /// How often that timer was due.
     pub(crate) looks: u32,
+    /// So many bytes of the body of each direction (request, response) the guest has seen and does not see
+    /// again, as it asked for (`StopIterationAndWatermark`), though they are held back.
+    pub(crate) hidden: [usize; 2],
     /// What the guest set with `proxy_set_property`.
     pub(crate) properties: Vec<(Vec<u8>, Vec<u8>)>,
     /// A request header was changed, and the route was not chosen anew since.
@@ -101,7 +104,28 @@ impl Context {
             Direction::Response => &mut self.response,
         }
     }
+
+    /// How many bytes of a body that is there the guest does not see.
+    pub(crate) fn hidden(&mut self, direction: Direction) -> &mut usize {
+        let [request, response] = &mut self.hidden;
+        match direction {
+            Direction::Request => request,
+            Direction::Response => response,
+        }
+    }
 }
+
+/// Of which kind of callout a token is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub(crate) enum TokenKind {
+    HttpCall,
+    GrpcCall,
+    GrpcStream,
+}
+
+/// So many tokens of a kind there are before the first one is used again.
+const MOST_TOKENS: u32 = (u32::MAX >> 2) - 1;
 
 /// See the module.
 #[derive(Debug, Default)]
@@ -110,7 +134,10 @@ pub(crate) struct Contexts {
     pub(crate) roots: Vec<Root>,
     streams: Vec<Option<Context>>,
     free: Vec<usize>,
-    last_token: u32,
+    /// How many tokens there were of each kind.
+    tokens: [u32; 3],
+    /// Callouts of roots, which no stream has.
+    pub(crate) callouts: Vec<Callout>,
 }
 
 impl Contexts {
@@ -155,6 +182,7 @@ impl Contexts {
 
     pub(crate) fn remove_root(&mut self, id: u32) {
         self.roots.retain(|root| root.id != id);
+        self.callouts.retain(|callout| callout.root != id);
     }
 
     /// A stream begins; answers the place of its context, and its number.
@@ -208,14 +236,16 @@ impl Contexts {
         }
     }
 
-    /// A token for a callout. Its last two bits say of which kind, as in Envoy: 0 HTTP, 1 a gRPC call, 2 a
-    /// gRPC stream.
-    pub(crate) fn token(&mut self, kind: u32) -> u32 {
-        self.last_token = self.last_token.wrapping_add(4);
-        if self.last_token == 0 {
-            self.last_token = 4;
-        }
-        self.last_token | kind
+    /// A token for a callout. Its last two bits say of which kind, as in Envoy.
+    pub(crate) fn token(&mut self, kind: TokenKind) -> u32 {
+        let count = match kind {
+            TokenKind::HttpCall => &mut self.tokens[0],
+            TokenKind::GrpcCall => &mut self.tokens[1],
+            TokenKind::GrpcStream => &mut self.tokens[2],
+        };
+        // None of them is 0.
+        *count = (*count % MOST_TOKENS) + 1;
+        *count * 4 + kind as u32
     }
 }
 
@@ -262,7 +292,14 @@ mod tests {
     #[test]
     fn tokens_are_those_of_envoy() {
         let mut contexts = Contexts::default();
-        let tokens = [contexts.token(0), contexts.token(1), contexts.token(2)];
-        assert_eq!(tokens, [4, 9, 14]);
+        let kinds = [
+            TokenKind::HttpCall,
+            TokenKind::GrpcCall,
+            TokenKind::GrpcStream,
+            TokenKind::HttpCall,
+        ];
+        assert_eq!(kinds.map(|kind| contexts.token(kind)), [4, 5, 6, 8]);
+        contexts.tokens = [MOST_TOKENS; 3];
+        assert_eq!(contexts.token(TokenKind::GrpcStream), 6);
     }
 }

@@ -18,17 +18,20 @@ mod exports;
 mod grpc;
 mod guest_memory;
 mod host;
+mod mailbox;
 mod memory;
 mod pairs;
 mod plugin;
 mod proto;
 mod reaper;
+mod repair;
 mod shared;
 mod shared_data;
 mod source;
 mod state;
 mod trouble;
 mod vm;
+mod workers;
 
 use std::sync::Arc;
 

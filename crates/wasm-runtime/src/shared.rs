@@ -1,13 +1,14 @@
 //! What all VMs of one plugin version have in common: who it is, and how it is to be run.
 
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use outrider_plugin_api::{MetricId, MetricKind, Metrics};
+use outrider_plugin_api::{Background, MetricId, MetricKind, Metrics};
 
 use crate::shared_data::Namespace;
 use crate::source::{Clock, WasmOptions};
+use crate::state::MetricChange;
 
 /// See the module.
 #[derive(Debug)]
@@ -25,28 +26,38 @@ pub(crate) struct Shared {
     pub(crate) time_budget: Duration,
     /// How long loading, or taking a configuration in, may take: these are rare, and may do more.
     pub(crate) load_budget: Duration,
+    /// What the proxy does where there is no stream.
+    pub(crate) background: Option<Arc<dyn Background>>,
     /// The shared data and queues of its `vm_id`.
     pub(crate) namespace: Arc<Namespace>,
     /// Metrics that the plugin's VMs have defined.
     pub(crate) metrics: Mutex<MetricNames>,
 }
 
-/// The metrics that a plugin knows, for each kind. A guest's number for one is four times its position,
-/// from 1, and its kind, as in Envoy.
+/// The metrics that the VMs of a plugin have defined, for each kind.
 #[derive(Debug, Default)]
 pub(crate) struct MetricNames {
-    kinds: [Vec<Metric>; 3],
+    kinds: [Vec<Arc<Metric>>; 3],
 }
 
 /// One of them.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(crate) struct Metric {
     pub(crate) kind: MetricKind,
     name: String,
-    /// The proxy's; none: defined when the proxy takes no more, and counted by the plugin's VMs alone.
-    pub(crate) id: Option<MetricId>,
+    /// The proxy's number and 1; 0: defined when the proxy takes no more, and counted by the plugin's VMs
+    /// alone.
+    id: AtomicU64,
     /// The value that is counted here.
-    pub(crate) own: Arc<AtomicU64>,
+    pub(crate) own: AtomicU64,
+}
+
+impl Metric {
+    /// The proxy's, if it has it.
+    pub(crate) fn id(&self) -> Option<MetricId> {
+        let number = self.id.load(Ordering::Relaxed).checked_sub(1)?;
+        u32::try_from(number).ok().map(MetricId)
+    }
 }
 
 /// More metrics of one kind than this a plugin cannot define.
@@ -61,46 +72,94 @@ fn kind_index(kind: MetricKind) -> usize {
 }
 
 impl MetricNames {
-    /// Defines a metric, or finds it; answers the guest's number for it.
+    /// Defines a metric, or finds it; none: there are too many.
     pub(crate) fn define(
         &mut self,
         kind: MetricKind,
         name: &str,
         metrics: Option<&mut (dyn Metrics + 'static)>,
-    ) -> Option<u32> {
+    ) -> Option<Arc<Metric>> {
         let id = metrics.and_then(|metrics| metrics.define(kind, &format!("wasmcustom.{name}")));
-        let index = kind_index(kind);
+        let list = self.kinds.get_mut(kind_index(kind))?;
+        let metric = match list.iter().find(|known| known.name == name) {
+            Some(known) => Arc::clone(known),
+            None if list.len() >= MOST_METRICS => return None,
+            None => {
+                let metric = Arc::new(Metric {
+                    kind,
+                    name: name.to_owned(),
+                    id: AtomicU64::new(0),
+                    own: AtomicU64::new(0),
+                });
+                list.push(Arc::clone(&metric));
+                metric
+            }
+        };
+        if let Some(id) = id {
+            metric.id.store(u64::from(id.0) + 1, Ordering::Relaxed);
+        }
+        Some(metric)
+    }
+}
+
+/// The numbers that a VM's guest has for metrics. As in Envoy, each definition gives a new one, also of a name
+/// that is known: four times its position, from 1, and its kind.
+#[derive(Debug, Default)]
+pub(crate) struct MetricNumbers {
+    kinds: [Vec<Arc<Metric>>; 3],
+}
+
+/// More numbers of one kind than this a VM does not have: then a name has the one that it had.
+const MOST_NUMBERS: usize = 4 * MOST_METRICS;
+
+impl MetricNumbers {
+    /// A number for a metric.
+    pub(crate) fn add(&mut self, metric: Arc<Metric>) -> Option<u32> {
+        let index = kind_index(metric.kind);
         let list = self.kinds.get_mut(index)?;
-        let position = if let Some(position) = list.iter().position(|known| known.name == name) {
-            if let (Some(known), Some(id)) = (list.get_mut(position), id) {
-                known.id = Some(id);
-            }
-            position
-        } else {
-            if list.len() >= MOST_METRICS {
-                return None;
-            }
-            list.push(Metric {
-                kind,
-                name: name.to_owned(),
-                id,
-                own: Arc::default(),
-            });
+        let position = if list.len() < MOST_NUMBERS {
+            list.push(metric);
             list.len() - 1
+        } else {
+            list.iter().position(|known| Arc::ptr_eq(known, &metric))?
         };
         u32::try_from((position + 1) * 4 + index).ok()
     }
 
-    /// The metric of a guest's number.
+    /// The metric of a number.
     pub(crate) fn get(&self, number: u32) -> Option<&Metric> {
         let number = usize::try_from(number).ok()?;
-        self.kinds
-            .get(number & 3)?
-            .get((number / 4).checked_sub(1)?)
+        let list = self.kinds.get(number & 3)?;
+        list.get((number / 4).checked_sub(1)?)
+            .map(|metric| &**metric)
     }
 }
 
 impl Shared {
+    /// Whether VMs are called beside streams.
+    pub(crate) fn runs_beside_streams(&self) -> bool {
+        let background = self.background.as_ref();
+        background.is_some_and(|background| background.is_there())
+    }
+
+    /// Has VMs called beside streams when so much time has passed.
+    pub(crate) fn ring_in(&self, delay: Duration) {
+        if let Some(background) = &self.background {
+            background.ring_in(delay);
+        }
+    }
+
+    /// Changes a metric where there is no stream. `false`: it has to wait.
+    pub(crate) fn count(&self, change: MetricChange) -> bool {
+        let Some(background) = &self.background else {
+            return false;
+        };
+        match change {
+            MetricChange::Add(metric, amount) => background.add_metric(metric, amount),
+            MetricChange::Record(metric, value) => background.record_metric(metric, value),
+        }
+    }
+
     pub(crate) fn metrics(&self) -> std::sync::MutexGuard<'_, MetricNames> {
         self.metrics.lock().unwrap_or_else(PoisonError::into_inner)
     }

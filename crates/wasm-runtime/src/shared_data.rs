@@ -5,10 +5,11 @@
 //! The trap: a lock here is held for a look-up and a copy, never while a guest runs.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
 
 use crate::abi::Status;
+use crate::mailbox::Mailbox;
 
 /// What VMs with one `vm_id` share.
 #[derive(Debug, Default)]
@@ -20,8 +21,16 @@ pub(crate) struct Namespace {
 struct Data {
     values: BTreeMap<Vec<u8>, Entry>,
     bytes: usize,
-    last_cas: u32,
     queues: BTreeMap<Vec<u8>, u32>,
+}
+
+/// The number that stands for what was set last; as in Envoy, one count for the process, and never 0.
+fn next_cas() -> u32 {
+    static LAST: AtomicU32 = AtomicU32::new(0);
+    match LAST.fetch_add(1, Ordering::Relaxed).wrapping_add(1) {
+        0 => LAST.fetch_add(1, Ordering::Relaxed).wrapping_add(1),
+        number => number,
+    }
 }
 
 #[derive(Debug)]
@@ -43,40 +52,6 @@ struct Queue {
     bytes: usize,
     /// Who is told that there is something in it: a VM, and the root that registered it last.
     listener: Option<(Weak<Mailbox>, u32)>,
-}
-
-/// What a VM is to be told when it runs next: roots and their queues with something in them.
-#[derive(Debug, Default)]
-pub(crate) struct Mailbox {
-    has_mail: AtomicBool,
-    mail: Mutex<VecDeque<(u32, u32)>>,
-}
-
-/// More notices than this wait for no VM; who is told of a queue once can empty it.
-const MOST_MAIL: usize = 1024;
-
-impl Mailbox {
-    fn put(&self, root: u32, token: u32) {
-        let mut mail = self.mail.lock().unwrap_or_else(PoisonError::into_inner);
-        if mail.len() < MOST_MAIL {
-            mail.push_back((root, token));
-            self.has_mail.store(true, Ordering::Release);
-        }
-    }
-
-    /// Whether there is something to take.
-    #[inline]
-    pub(crate) fn has_mail(&self) -> bool {
-        self.has_mail.load(Ordering::Acquire)
-    }
-
-    /// A root, and the queue that it is to be told of.
-    pub(crate) fn take(&self) -> Option<(u32, u32)> {
-        let mut mail = self.mail.lock().unwrap_or_else(PoisonError::into_inner);
-        let first = mail.pop_front();
-        self.has_mail.store(!mail.is_empty(), Ordering::Release);
-        first
-    }
 }
 
 /// What one `vm_id` may keep, in bytes: shared data, and each queue.
@@ -122,8 +97,7 @@ impl Namespace {
         if key.len() + value.len() > room {
             return Status::InternalFailure;
         }
-        data.last_cas = data.last_cas.checked_add(1).unwrap_or(1);
-        let cas = data.last_cas;
+        let cas = next_cas();
         if let Some(entry) = data.values.get_mut(key) {
             data.bytes = data.bytes - old + value.len();
             entry.value.clear();
@@ -193,7 +167,7 @@ pub(crate) fn enqueue(token: u32, item: &[u8]) -> Status {
             if let Some((mailbox, root)) = listener
                 && let Some(mailbox) = mailbox.upgrade()
             {
-                mailbox.put(root, token);
+                mailbox.put_notice(root, token);
             }
             Status::Ok
         }

@@ -6,6 +6,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use outrider_plugin_api::Background;
+
 /// A plugin's file and its settings.
 #[derive(Debug, Clone)]
 pub struct WasmSource {
@@ -25,6 +27,9 @@ pub struct WasmSource {
     pub options: WasmOptions,
     /// What time it is.
     pub clock: Clock,
+    /// What the proxy does for plugins where there is no stream; none: nothing, so that what would be done there
+    /// is done while streams pass.
+    pub background: Option<Arc<dyn Background>>,
 }
 
 /// SHA-256 of a module's file.

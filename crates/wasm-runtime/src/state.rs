@@ -3,15 +3,15 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use outrider_plugin_api::{LogLevel, MetricId, Reply, Stream};
+use outrider_plugin_api::{Direction, LogLevel, MetricId, Reply, Stream};
 use wasmtime::{Memory, ResourceLimiter, TypedFunc};
 
 use crate::contexts::{Context, Contexts};
 use crate::engine::Patience;
+use crate::mailbox::Mailbox;
 use crate::memory::Lent;
 use crate::pairs::{Pairs, Writer};
-use crate::shared::Shared;
-use crate::shared_data::Mailbox;
+use crate::shared::{MetricNumbers, Shared};
 
 /// Whether host functions take the short way, and if not, why.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -180,9 +180,11 @@ pub(crate) struct State {
     pub(crate) complaints: Vec<String>,
     /// Lines that were logged where there was nothing to log to.
     unsaid: VecDeque<(LogLevel, String)>,
-    /// The same of metrics.
+    /// The guest's numbers for metrics.
+    pub(crate) metrics: MetricNumbers,
+    /// Changes of metrics for which there was no stream.
     uncounted: Vec<MetricChange>,
-    /// Which queues have something in them.
+    /// What it is to be told when it runs next.
     pub(crate) mailbox: Arc<Mailbox>,
 }
 
@@ -232,6 +234,7 @@ impl State {
             is_first_version: false,
             complaints: Vec::new(),
             unsaid: VecDeque::new(),
+            metrics: MetricNumbers::default(),
             uncounted: Vec::new(),
             mailbox: Arc::default(),
         }
@@ -285,6 +288,17 @@ impl State {
         self.contexts.at_mut(place)
     }
 
+    /// The body of a direction as the guest sees it: how many bytes before it are out of its sight, and how
+    /// many it has. None: there is no body now.
+    pub(crate) fn body(&mut self, direction: Direction) -> Option<(usize, usize)> {
+        let length = self.stream()?.body_len(direction)?;
+        let hidden = self
+            .context_mut()
+            .map_or(0, |context| *context.hidden(direction))
+            .min(length);
+        Some((hidden, length - hidden))
+    }
+
     /// The number of the root of the context that the guest acts for.
     pub(crate) fn effective_root(&self) -> u32 {
         match self.context() {
@@ -296,7 +310,7 @@ impl State {
     /// The guest logs something: why it refuses a configuration is among its last errors.
     #[inline]
     pub(crate) fn note_line(&mut self, level: LogLevel, line: &[u8]) {
-        if level == LogLevel::Error
+        if level >= LogLevel::Error
             && matches!(self.moment, Moment::VmStart | Moment::Configure)
             && self.complaints.len() < MOST_COMPLAINTS
         {
@@ -322,6 +336,8 @@ impl State {
             stream.log_enabled(level)
         } else if let Some(metrics) = self.lent.metrics_mut() {
             metrics.log_enabled(level)
+        } else if let Some(background) = &self.shared.background {
+            background.log_enabled(level)
         } else {
             level >= LogLevel::Info
         }
@@ -337,6 +353,10 @@ impl State {
             if metrics.log_enabled(level) {
                 metrics.log(level, &self.shared.plugin, message);
             }
+        } else if let Some(background) = &self.shared.background {
+            if background.log_enabled(level) {
+                background.log(level, &self.shared.plugin, message);
+            }
         } else if self.unsaid.len() < MOST_UNSAID {
             self.unsaid.push_back((level, message.to_owned()));
         }
@@ -346,12 +366,13 @@ impl State {
     pub(crate) fn change_metric(&mut self, change: MetricChange) {
         match self.lent.stream_mut() {
             Some(stream) => apply(stream, change),
+            None if self.shared.count(change) => {}
             None if self.uncounted.len() < MOST_UNCOUNTED => self.uncounted.push(change),
             None => {}
         }
     }
 
-    /// There is a stream: what waited for one is said and counted.
+    /// There is a stream, or the VM is called beside all: what waited is said and counted.
     #[inline]
     pub(crate) fn catch_up(&mut self) {
         if !self.unsaid.is_empty() || !self.uncounted.is_empty() {

@@ -6,7 +6,10 @@
     reason = "a test, its helpers included, fails by panicking"
 )]
 
+mod beside;
+mod callers;
 mod callouts;
+mod corpus;
 mod exchanges;
 mod fake;
 mod faults;

@@ -1,11 +1,13 @@
 //! One VM with a guest in it: its start, its roots, and its callbacks for streams.
 
 mod events;
+mod exchanges;
 mod phases;
 mod start;
 
 use std::fmt::Debug;
 use std::sync::Arc;
+use std::time::Duration;
 
 use outrider_plugin_api::{
     Call, Decision, Fault, LogLevel, MetricId, Phase, Reaction, Slot, Stream, Wake,
@@ -14,15 +16,20 @@ use wasmtime::{Store, TypedFunc, WasmParams, WasmResults};
 
 use crate::abi::Version;
 use crate::code::Code;
+use crate::contexts::Maps;
 use crate::engine::{self, Patience};
 use crate::exports::Exports;
 use crate::memory::{Loan, lend};
 use crate::shared::Shared;
 use crate::state::{Gate, MetricChange, Moment, State};
 use crate::trouble::Trouble;
-use events::{abandoned, background, look, told};
-use phases::{Answer, begin_stream, conclude, leave, own, react, run_phase};
+use events::{abandoned, background, background_with_streams, look, next_due, told};
+use phases::{begin_stream, conclude, leave, own, react, run_phase};
 use start::{configure_root, start};
+
+/// Ticks that are due so soon come now: VMs on several workers whose ticks are due at nearly the same time are
+/// called together from then on.
+const SLACK: Duration = Duration::from_millis(1);
 
 /// A configuration, as guests take it in.
 #[derive(Debug, Clone)]
@@ -191,6 +198,11 @@ impl Vm {
         self.store.data_mut().log(level, line);
     }
 
+    /// Whether a configuration has its root.
+    pub(crate) fn has(&self, configuration: u32) -> bool {
+        self.store.data().contexts.root_of(configuration).is_some()
+    }
+
     /// The root of a configuration, which is taken in if it is not there.
     ///
     /// # Errors
@@ -282,13 +294,8 @@ impl Vm {
         lend(&mut self.store, Loan::Stream(stream), |store| {
             store.data_mut().catch_up();
             let place = begin_stream(store, exports, root, generation, slot)?;
-            background(store, exports)?;
-            let answer = if store.data().reply.is_some() {
-                // It replied as its context was made.
-                Answer::GoesOn
-            } else {
-                run_phase(store, exports, place, call)?
-            };
+            background_with_streams(store, exports)?;
+            let answer = run_phase(store, exports, place, call)?;
             let decision = conclude(store, place, call, answer);
             if call.phase == Phase::Log {
                 // As in Envoy, the rest follows at once, and what the guest says in it is heard.
@@ -335,6 +342,26 @@ impl Vm {
         })
     }
 
+    /// Does what is due beside all streams. Answers after how much time there will be more; none: not before
+    /// somebody says so.
+    ///
+    /// # Errors
+    /// The guest failed; it is of no use any more.
+    pub(crate) fn background(&mut self) -> Result<Option<Duration>, Trouble> {
+        self.store.data_mut().catch_up();
+        let due = next_due(self.store.data());
+        if due.is_none_or(|due| due > SLACK) {
+            return Ok(due);
+        }
+        self.begin();
+        let exports = &self.exports;
+        lend(&mut self.store, Loan::Nothing, |store| {
+            background(store, exports, SLACK)?;
+            leave(store);
+            Ok(next_due(store.data()))
+        })
+    }
+
     /// A stream is over that the guest has not been told of: one without a log phase.
     ///
     /// # Errors
@@ -369,6 +396,8 @@ fn finish(store: &mut Store<State>, exports: &Exports, place: usize) -> Result<(
         return Ok(());
     };
     context.is_over = true;
+    // As in Envoy, the maps are gone with the log.
+    context.maps = Maps::default();
     let callouts = std::mem::take(&mut context.callouts);
     let (id, root) = (context.id, context.root);
     state.effective = id;
@@ -395,6 +424,9 @@ fn delete(
     if let Some(on_delete) = &exports.on_delete {
         enter(store, "proxy_on_delete", on_delete, id.cast_signed())?;
     }
-    store.data_mut().contexts.remove(place);
+    let state = store.data_mut();
+    state.contexts.remove(place);
+    state.own = None;
+    state.own_id = 0;
     Ok(())
 }

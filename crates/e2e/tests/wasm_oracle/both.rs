@@ -344,8 +344,11 @@ impl Both {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         self.wait_for_the_end(index, side, mark, script).await;
-        for request in &upstream {
-            lines.push(format!("upstream: {}", request_lines(request).join(", ")));
+        if !script.has(Setting::UpstreamUnseen) {
+            let upstream = upstream.iter();
+            lines.extend(
+                upstream.map(|request| format!("upstream: {}", request_lines(request).join(", "))),
+            );
         }
         let mut called: Vec<String> = calls
             .received()

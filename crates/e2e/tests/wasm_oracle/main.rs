@@ -269,7 +269,6 @@ async fn scripts_that_break_envoys_filter_do() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "the differences are not all listed yet: run it with --ignored, and write the table in differences.rs"]
 async fn outrider_does_the_same_but_for_what_is_listed() {
     let (theirs, ours) = outcomes(Sides::Both).await;
     let now = changes(&theirs, &ours);
@@ -282,12 +281,11 @@ async fn outrider_does_the_same_but_for_what_is_listed() {
     assert!(
         changed.is_empty(),
         "what differs is not what is kept in differences.txt (-) but (+); where that is right: UPDATE_DOCS=1 cargo test -p \
-         outrider-e2e --test wasm_oracle -- --include-ignored, and read the difference. {changed:#?}"
+         outrider-e2e --test wasm_oracle, and read the difference. {changed:#?}"
     );
 }
 
 #[test]
-#[ignore = "written from the comparison above"]
 fn the_page_tells_every_function() {
     let page = page::render(&Script::all(), &differences::kept());
     let path = outrider_e2e::root().join("docs/proxy-wasm-support.md");
@@ -298,6 +296,6 @@ fn the_page_tells_every_function() {
     assert!(
         written == page,
         "docs/proxy-wasm-support.md is not what the tests say; write it again with UPDATE_DOCS=1 cargo test -p \
-         outrider-e2e --test wasm_oracle -- --include-ignored, twice where the comparison has changed"
+         outrider-e2e --test wasm_oracle, twice where the comparison has changed"
     );
 }

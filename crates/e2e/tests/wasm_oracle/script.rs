@@ -35,6 +35,8 @@ pub(crate) enum Setting {
     Metadata,
     /// The order of its lines is not said.
     Unordered,
+    /// What the upstream got is not told: it is cut off while the connection to it may be in the making.
+    UpstreamUnseen,
 }
 
 impl Setting {
@@ -47,6 +49,7 @@ impl Setting {
             "mtls" => Self::MutualTls,
             "metadata" => Self::Metadata,
             "unordered" => Self::Unordered,
+            "upstream-unseen" => Self::UpstreamUnseen,
             _ => return None,
         })
     }
@@ -125,7 +128,9 @@ impl Script {
             match said.split_once(' ').unwrap_or((said, "")) {
                 ("about", about) => about.clone_into(&mut script.about),
                 ("abi", "all") => script.abis = ABIS.to_vec(),
-                ("abi", "0.2.1") => {}
+                ("abi", version) if ABIS.contains(&version) => {
+                    script.abis = ABIS.into_iter().filter(|known| *known == version).collect();
+                }
                 ("request", rest) => script.requests.push(Sent::parse(rest).unwrap()),
                 ("answer", "empty") => script.answer = CallAnswer::Empty,
                 ("answer", "never") => script.answer = CallAnswer::Never,

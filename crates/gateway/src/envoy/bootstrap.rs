@@ -33,11 +33,16 @@ pub(super) fn dynamic(layout: &Layout) -> Value {
                 "cds_config": source(layout, CDS_FILE),
             }),
         );
+        object.insert(
+            "static_resources".to_owned(),
+            json!({ "clusters": [filter::workers()] }),
+        );
     }
     bootstrap
 }
 
-pub(super) fn inline(layout: &Layout, listeners: &[Value], clusters: &[Value]) -> Value {
+pub(super) fn inline(layout: &Layout, listeners: &[Value], mut clusters: Vec<Value>) -> Value {
+    clusters.push(filter::workers());
     let mut bootstrap = common(layout);
     if let Some(object) = bootstrap.as_object_mut() {
         object.insert(

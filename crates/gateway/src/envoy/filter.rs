@@ -1,4 +1,4 @@
-//! The one HTTP filter: Outrider's module, with its documents; and the module's pages.
+//! The one HTTP filter: Outrider's module, with its documents; the module's pages; and its cluster.
 
 use outrider_plugin_formats::{FilterConfig, RouteConfig};
 use serde::Serialize;
@@ -11,6 +11,10 @@ const PER_ROUTE: &str =
     "envoy.extensions.filters.http.dynamic_modules.v3.DynamicModuleFilterPerRoute";
 const BOOTSTRAP_EXTENSION: &str =
     "envoy.extensions.bootstrap.dynamic_modules.v3.DynamicModuleBootstrapExtension";
+
+const CLUSTER: &str = "envoy.extensions.clusters.dynamic_modules.v3.ClusterConfig";
+/// No upstream of a user's has such a name.
+const WORKERS: &str = "_outrider_workers";
 
 /// In a listener: by name, its configuration from ECDS.
 pub(super) fn discovered(layout: &Layout) -> Value {
@@ -44,6 +48,23 @@ pub(super) fn admin_pages() -> Value {
             "@type": format!("type.googleapis.com/{BOOTSTRAP_EXTENSION}"),
             "dynamic_module_config": dynamic_module(),
             "extension_name": "outrider",
+        },
+    })
+}
+
+/// In a bootstrap: a cluster without endpoints, by which Envoy calls the module on its workers where there is no
+/// stream.
+pub(super) fn workers() -> Value {
+    json!({
+        "name": WORKERS,
+        "lb_policy": "CLUSTER_PROVIDED",
+        "cluster_type": {
+            "name": "envoy.clusters.dynamic_modules",
+            "typed_config": {
+                "@type": format!("type.googleapis.com/{CLUSTER}"),
+                "cluster_name": "outrider",
+                "dynamic_module_config": dynamic_module(),
+            },
         },
     })
 }

@@ -337,7 +337,7 @@ impl Stream for FakeStream {
             text(request.cluster),
             headers,
             text(request.body),
-            request.timeout,
+            request.timeout.unwrap_or_default(),
         ));
         Ok(CalloutId(self.callouts.len() as u64))
     }
@@ -358,7 +358,7 @@ impl Stream for FakeStream {
             cluster: request.cluster,
             headers: request.headers,
             body: request.body,
-            timeout: request.timeout.unwrap_or_default(),
+            timeout: request.timeout,
         })?;
         if request.end_of_stream {
             self.sent.push((started.0, "end".to_owned()));

@@ -330,7 +330,8 @@ impl ChainRun {
         self.request.finished = true;
         self.request.suspended = None;
         let response_is_untouched = !self.response.headers_seen && !self.response.finished;
-        if direction == Direction::Request && response_is_untouched {
+        let is_answered = reply.audience != Audience::Nobody;
+        if direction == Direction::Request && response_is_untouched && is_answered {
             let audience = reply.audience;
             let local = LocalResponse::new(reply);
             self.response = Flow {

@@ -271,7 +271,7 @@ fn asking() -> Build {
                 (b":authority", b"auth"),
             ],
             body: b"who?",
-            timeout: Duration::from_millis(50),
+            timeout: Some(Duration::from_millis(50)),
         };
         match stream.start_callout(&request) {
             Ok(_) => Ok(Decision::Pause(Pause::Event)),

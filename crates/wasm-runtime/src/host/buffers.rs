@@ -9,10 +9,7 @@ use crate::state::{Moment, State};
 /// How long a buffer is; an error: it is not there.
 fn length(state: &mut State, buffer: Buffer) -> Result<usize, Status> {
     match buffer {
-        Buffer::Body(direction) => Ok(state
-            .stream()
-            .and_then(|stream| stream.body_len(direction))
-            .unwrap_or(0)),
+        Buffer::Body(direction) => Ok(state.body(direction).map_or(0, |(_, length)| length)),
         Buffer::CalloutBody if !state.response.is_there => Err(Status::NotFound),
         Buffer::CalloutBody | Buffer::GrpcMessage => Ok(state.response.body.len()),
         Buffer::VmConfiguration => Ok(state.shared.options.vm_configuration.len()),
@@ -39,6 +36,11 @@ fn take(piece: &[u8], offset: &mut usize, start: usize, end: usize, into: &mut V
 fn copy(state: &mut State, buffer: Buffer, start: usize, end: usize) {
     let mut scratch = std::mem::take(&mut state.scratch);
     scratch.clear();
+    let hidden = match buffer {
+        Buffer::Body(direction) => state.body(direction).map_or(0, |(hidden, _)| hidden),
+        _ => 0,
+    };
+    let (start, end) = (start + hidden, end + hidden);
     let mut offset = 0;
     let mut whole = |bytes: &[u8]| take(bytes, &mut offset, start, end, &mut scratch);
     match buffer {
@@ -85,15 +87,16 @@ pub(crate) fn get(
 
 pub(crate) fn configuration(guest: &mut Guest<'_>, value: i32, length_place: i32) -> Answer {
     let state = guest.data_mut();
-    // The first version of the ABI has one function for both.
-    let buffer = if state.moment == Moment::VmStart {
-        Buffer::VmConfiguration
+    // The first version of the ABI has one function for both, and the plugin's can be read at any time.
+    state.scratch.clear();
+    if state.moment == Moment::VmStart {
+        let text = &state.shared.options.vm_configuration;
+        state.scratch.extend_from_slice(text);
     } else {
-        Buffer::PluginConfiguration
-    };
-    match length(state, buffer) {
-        Ok(length) => copy(state, buffer, 0, length),
-        Err(_) => state.scratch.clear(),
+        let root = state.effective_root();
+        if let Some(root) = state.contexts.root(root) {
+            state.scratch.extend_from_slice(&root.text);
+        }
     }
     hand_over(guest, value, length_place)
 }
@@ -158,10 +161,7 @@ fn splice(
         return Status::BadArgument;
     }
     let relaxed = state.shared.options.relaxed;
-    let Some(stream) = state.stream_mut() else {
-        return Status::BadArgument;
-    };
-    let Some(length) = stream.body_len(direction) else {
+    let Some((hidden, length)) = state.body(direction) else {
         return Status::BadArgument;
     };
     let part = if start == 0 {
@@ -173,6 +173,10 @@ fn splice(
     } else {
         return Status::BadArgument;
     };
+    let Some(stream) = state.stream_mut() else {
+        return Status::BadArgument;
+    };
+    let part = part.start + hidden..part.end + hidden;
     match stream.splice_body(direction, part, value) {
         Ok(()) => Status::Ok,
         Err(error) => {

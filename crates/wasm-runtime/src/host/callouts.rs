@@ -1,16 +1,15 @@
 //! HTTP callouts, and what is known of the last one.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use outrider_plugin_api::{CalloutFailure, CalloutRequest, WakeId};
+use outrider_plugin_api::{CalloutFailure, CalloutId, CalloutRequest, MOST_UNDER_WAY, WakeId};
 
 use crate::abi::Status;
-use crate::contexts::Callout;
+use crate::contexts::{Callout, TokenKind};
 use crate::guest_memory::{Answer, Guest, bytes, hand_over, split, write_u32};
 use crate::pairs;
-
-/// Stands for "as long as it takes".
-const NO_TIMEOUT: Duration = Duration::from_hours(24);
+use crate::state::State;
 
 /// What a guest is told of a callout that cannot be made: few statuses, as SDKs know no others.
 pub(crate) fn refusal(failure: CalloutFailure) -> Status {
@@ -18,6 +17,12 @@ pub(crate) fn refusal(failure: CalloutFailure) -> Status {
         CalloutFailure::ClusterNotFound | CalloutFailure::MissingHeaders => Status::BadArgument,
         _ => Status::InternalFailure,
     }
+}
+
+/// A number of milliseconds as a time limit; 0 is none.
+pub(crate) fn limit(milliseconds: i32) -> Option<Duration> {
+    let milliseconds = milliseconds.cast_unsigned();
+    (milliseconds > 0).then(|| Duration::from_millis(u64::from(milliseconds)))
 }
 
 #[expect(
@@ -49,26 +54,30 @@ pub(crate) fn http_call(
     ) else {
         return Ok(Status::InvalidMemoryAccess);
     };
-    let Some(mut headers) = pairs::read(headers) else {
-        return Ok(Status::BadArgument);
-    };
+    // As in Envoy, what is no map is an empty one.
+    let mut headers = pairs::read(headers).unwrap_or_default();
     let has_authority = headers.iter().any(|(name, _)| *name == b":authority");
     for (name, _) in &mut headers {
         if !has_authority && name.eq_ignore_ascii_case(b"host") {
             *name = b":authority";
         }
     }
-    let timeout = match timeout as u32 {
-        0 => NO_TIMEOUT,
-        milliseconds => Duration::from_millis(u64::from(milliseconds)),
-    };
     let request = CalloutRequest {
         cluster: upstream,
         headers: &headers,
         body,
-        timeout,
+        timeout: limit(timeout),
     };
     let root = state.effective_root();
+    if !state.is_own()
+        && let Some(begun) = of_a_root(state, root, &request)
+    {
+        let (status, token) = begun.map_or_else(|status| (status, 0), |token| (Status::Ok, token));
+        return Ok(match write_u32(memory, token_place, token) {
+            Status::Ok => status,
+            outside => outside,
+        });
+    }
     let (Some(place), Some(stream)) = (state.own, state.lent.stream_mut()) else {
         return Ok(Status::InternalFailure);
     };
@@ -79,7 +88,7 @@ pub(crate) fn http_call(
             return Ok(refusal(failure));
         }
     };
-    let token = state.contexts.token(0);
+    let token = state.contexts.token(TokenKind::HttpCall);
     if let Some(context) = state.contexts.at_mut(place) {
         context.callouts.push(Callout {
             token,
@@ -89,6 +98,51 @@ pub(crate) fn http_call(
         });
     }
     Ok(write_u32(memory, token_place, token))
+}
+
+/// Begins a callout for a root, which outlives the stream that happens to be at hand. None: it has to do with
+/// that stream, because the guest acts for another, or there is no way to do without.
+fn of_a_root(
+    state: &mut State,
+    root: u32,
+    request: &CalloutRequest<'_>,
+) -> Option<Result<u32, Status>> {
+    if state.context().is_some() || state.contexts.root(root).is_none() {
+        return None;
+    }
+    // Where a configuration is only checked, nothing is sent, and nothing comes back.
+    let is_check = state.lent.metrics_mut().is_some();
+    if !is_check && !state.shared.runs_beside_streams() {
+        return None;
+    }
+    if state.contexts.callouts.len() >= MOST_UNDER_WAY {
+        return Some(Err(refusal(CalloutFailure::TooMany)));
+    }
+    let token = state.contexts.token(TokenKind::HttpCall);
+    if let Some(background) = state.shared.background.as_ref().filter(|_| !is_check) {
+        let mailbox = Arc::downgrade(&state.mailbox);
+        let bell = Arc::clone(background);
+        let begun = background.start_callout(
+            request,
+            Box::new(move |outcome| {
+                // The VM may be gone by then.
+                if let Some(mailbox) = mailbox.upgrade() {
+                    mailbox.put_outcome(token, outcome);
+                    bell.ring_in(Duration::ZERO);
+                }
+            }),
+        );
+        if let Err(failure) = begun {
+            return Some(Err(refusal(failure)));
+        }
+    }
+    state.contexts.callouts.push(Callout {
+        token,
+        wake: WakeId::Callout(CalloutId(u64::from(token))),
+        grpc: None,
+        root,
+    });
+    Some(Ok(token))
 }
 
 pub(crate) fn get_status(

@@ -33,7 +33,11 @@ pub(crate) fn set_tick_period(guest: &mut Guest<'_>, period: i32) -> Answer {
     let root = state.effective_root();
     if let Some(root) = state.contexts.root(root) {
         root.tick = period as u32;
-        root.next_tick = now + Duration::from_millis(u64::from(root.tick));
+        let period = Duration::from_millis(u64::from(root.tick));
+        root.next_tick = now + period;
+        if !period.is_zero() {
+            state.shared.ring_in(period);
+        }
     }
     Ok(Status::Ok)
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use outrider_plugin_api::{CalloutFailure, HttpStreamId, HttpStreamRequest, WakeId};
 
 use crate::abi::Status;
-use crate::contexts::Callout;
+use crate::contexts::{Callout, TokenKind};
 use crate::grpc::{Incoming, Kind, framed};
 use crate::guest_memory::{Answer, Guest, bytes, split, write_u32};
 use crate::pairs;
@@ -83,8 +83,8 @@ fn begin(state: &mut State, request: &Request<'_>) -> Result<u32, Status> {
         Kind::Stream
     };
     let token = state.contexts.token(match kind {
-        Kind::Call => 1,
-        Kind::Stream => 2,
+        Kind::Call => TokenKind::GrpcCall,
+        Kind::Stream => TokenKind::GrpcStream,
     });
     if let Some(context) = state.contexts.at_mut(place) {
         context.callouts.push(Callout {
@@ -100,10 +100,7 @@ fn begin(state: &mut State, request: &Request<'_>) -> Result<u32, Status> {
 fn answer(memory: &mut [u8], place: i32, begun: Result<u32, Status>) -> Status {
     match begun {
         Ok(token) => write_u32(memory, place, token),
-        Err(status) => match write_u32(memory, place, 0) {
-            Status::Ok => status,
-            outside => outside,
-        },
+        Err(status) => status,
     }
 }
 
@@ -221,19 +218,23 @@ pub(crate) fn send(
     length: i32,
     end_of_stream: i32,
 ) -> Answer {
-    if token.cast_unsigned() & 3 != 2 {
-        return Ok(Status::BadArgument);
-    }
     let Some((memory, state)) = split(guest) else {
         return Ok(Status::InvalidMemoryAccess);
     };
     let Some(message) = bytes(memory, message, length) else {
         return Ok(Status::InvalidMemoryAccess);
     };
+    if token.cast_unsigned() & 3 != TokenKind::GrpcStream as u32 {
+        return Ok(Status::BadArgument);
+    }
     let (place, index, id) = match find(state, token) {
         Ok(found) => found,
         Err(status) => return Ok(status),
     };
+    if !sends(state, place, index) {
+        // As in Envoy, nobody hears of it.
+        return Ok(Status::Ok);
+    }
     let ends = end_of_stream != 0;
     let Some(stream) = state.lent.stream_mut() else {
         return Ok(Status::NotFound);
@@ -243,6 +244,17 @@ pub(crate) fn send(
         stop_sending(state, place, index);
     }
     Ok(if sent { Status::Ok } else { Status::NotFound })
+}
+
+/// Whether the guest's side of an exchange is open.
+fn sends(state: &State, place: usize, index: usize) -> bool {
+    let callout = state
+        .contexts
+        .at(place)
+        .and_then(|context| context.callouts.get(index));
+    callout
+        .and_then(|callout| callout.grpc.as_ref())
+        .is_some_and(|grpc| grpc.sends)
 }
 
 fn stop_sending(state: &mut State, place: usize, index: usize) {

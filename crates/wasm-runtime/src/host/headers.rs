@@ -23,13 +23,14 @@ fn may_change(state: &State, map: HeaderMap) -> bool {
     state.moment != Moment::Log && state.context().is_some_and(|context| context.maps.has(map))
 }
 
-/// The names and values of a map that is not the stream's.
+/// The names and values of a map that is not the stream's; one without any is absent.
 fn other(state: &State, map: Map) -> Option<&Pairs> {
-    match map {
-        Map::CalloutHeaders | Map::GrpcInitialMetadata => Some(&state.response.headers),
-        Map::CalloutTrailers | Map::GrpcTrailingMetadata => Some(&state.response.trailers),
-        Map::Stream(_) => None,
-    }
+    let pairs = match map {
+        Map::CalloutHeaders | Map::GrpcInitialMetadata => &state.response.headers,
+        Map::CalloutTrailers | Map::GrpcTrailingMetadata => &state.response.trailers,
+        Map::Stream(_) => return None,
+    };
+    (!pairs.is_empty()).then_some(pairs)
 }
 
 /// A value to the scratch bytes. Whether the map, and the name in it, are there.
@@ -281,11 +282,8 @@ pub(crate) fn size(guest: &mut Guest<'_>, map: i32, place: i32) -> Answer {
             };
             stream.headers(map, &mut |name, value| size += name.len() + value.len());
         }
-        _ => {
-            for (name, value) in other(state, map).into_iter().flatten() {
-                size += name.len() + value.len();
-            }
-        }
+        // As in Envoy, nobody says how large those of callouts are.
+        _ => return Ok(Status::BadArgument),
     }
     Ok(write_u32(
         memory,

@@ -12,7 +12,8 @@ pub(crate) fn level(number: i32) -> Option<LogLevel> {
         1 => LogLevel::Debug,
         2 => LogLevel::Info,
         3 => LogLevel::Warn,
-        4 | 5 => LogLevel::Error,
+        4 => LogLevel::Error,
+        5 => LogLevel::Critical,
         _ => return None,
     })
 }
@@ -38,7 +39,7 @@ pub(crate) fn get_log_level(guest: &mut Guest<'_>, place: i32) -> Answer {
     let Some((memory, state)) = split(guest) else {
         return Ok(Status::InvalidMemoryAccess);
     };
-    let lowest = (0..=4)
+    let lowest = (0..5)
         .find(|number| level(*number).is_some_and(|level| state.log_enabled(level)))
         .unwrap_or(5);
     Ok(write_u32(memory, place, lowest as u32))

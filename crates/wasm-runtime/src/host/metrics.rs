@@ -33,8 +33,8 @@ pub(crate) fn define(
     };
     let name = String::from_utf8_lossy(name);
     let metrics = state.lent.metrics_mut();
-    let number = state.shared.metrics().define(kind, &name, metrics);
-    Ok(match number {
+    let metric = state.shared.metrics().define(kind, &name, metrics);
+    Ok(match metric.and_then(|metric| state.metrics.add(metric)) {
         Some(number) => write_u32(memory, place, number),
         None => Status::InternalFailure,
     })
@@ -43,8 +43,7 @@ pub(crate) fn define(
 /// Changes a metric: by an amount, or to a value.
 fn change(guest: &mut Guest<'_>, number: i32, amount: i64, sets: bool) -> Answer {
     let state = guest.data_mut();
-    let names = state.shared.metrics();
-    let Some(metric) = names.get(number as u32) else {
+    let Some(metric) = state.metrics.get(number as u32) else {
         // As in Envoy: the number's last two bits, which say of which kind it is, are looked at first.
         return Ok(match number & 3 {
             2 | 3 if !sets => Status::BadArgument,
@@ -57,17 +56,18 @@ fn change(guest: &mut Guest<'_>, number: i32, amount: i64, sets: bool) -> Answer
         // As in Envoy: to record a value of a counter is to add it.
         (MetricKind::Counter, _) | (MetricKind::Gauge, false) => {
             metric.own.fetch_add(amount as u64, Ordering::Relaxed);
-            metric.id.map(|id| MetricChange::Add(id, amount))
+            metric.id().map(|id| MetricChange::Add(id, amount))
         }
         (MetricKind::Gauge, true) => {
             metric.own.store(amount as u64, Ordering::Relaxed);
-            metric.id.map(|id| MetricChange::Record(id, amount as u64))
+            metric
+                .id()
+                .map(|id| MetricChange::Record(id, amount as u64))
         }
-        (MetricKind::Histogram, true) => {
-            metric.id.map(|id| MetricChange::Record(id, amount as u64))
-        }
+        (MetricKind::Histogram, true) => metric
+            .id()
+            .map(|id| MetricChange::Record(id, amount as u64)),
     };
-    drop(names);
     if let Some(change) = change {
         state.change_metric(change);
     }
@@ -86,14 +86,11 @@ pub(crate) fn get(guest: &mut Guest<'_>, number: i32, place: i32) -> Answer {
     let Some((memory, state)) = split(guest) else {
         return Ok(Status::InvalidMemoryAccess);
     };
-    let value = {
-        let names = state.shared.metrics();
-        match names.get(number as u32) {
-            None if matches!(number & 3, 2 | 3) => return Ok(Status::BadArgument),
-            None => return Ok(Status::NotFound),
-            Some(metric) if metric.kind == MetricKind::Histogram => return Ok(Status::BadArgument),
-            Some(metric) => metric.own.load(Ordering::Relaxed),
-        }
+    let value = match state.metrics.get(number as u32) {
+        None if matches!(number & 3, 2 | 3) => return Ok(Status::BadArgument),
+        None => return Ok(Status::NotFound),
+        Some(metric) if metric.kind == MetricKind::Histogram => return Ok(Status::BadArgument),
+        Some(metric) => metric.own.load(Ordering::Relaxed),
     };
     Ok(write_u64(memory, place, value))
 }

@@ -44,10 +44,10 @@ pub(crate) fn get(
     let Some(path) = bytes(memory, path, path_length) else {
         return Ok(Status::InvalidMemoryAccess);
     };
-    let path = trimmed(path);
     if path.is_empty() {
         return Ok(Status::SerializationFailure);
     }
+    let path = trimmed(path);
     let mut scratch = std::mem::take(&mut state.scratch);
     scratch.clear();
     let found = look_up(state, path, &mut scratch);
@@ -138,7 +138,12 @@ fn look_up(state: &mut State, path: &[u8], into: &mut Vec<u8>) -> Found {
     }
     let visible = Visible::of(state);
     let Some(stream) = state.stream() else {
-        return Found::No;
+        // As in Envoy, it is there without a stream, too, as a whole.
+        return if path == b"xds" {
+            Found::Unserializable
+        } else {
+            Found::No
+        };
     };
     if let Some(key) = path.strip_prefix(b"filter_state\0wasm.")
         && let Some(context) = state.context()
@@ -149,6 +154,7 @@ fn look_up(state: &mut State, path: &[u8], into: &mut Vec<u8>) -> Found {
     }
     let found = of_stream(stream, visible, path, into);
     if found == Found::No
+        && !path.contains(&0)
         && let Some(value) = stream.filter_state(&filter_state_key(path))
     {
         into.extend_from_slice(value);
@@ -212,8 +218,13 @@ fn of_stream(stream: &dyn Stream, visible: Visible, path: &[u8], into: &mut Vec<
         }
         (b"xds", Some(b"upstream_host_metadata")) => {
             let key = parts.next();
-            of_metadata(stream, MetadataSource::Host, third, key, parts, into)
+            match third {
+                None if has_upstream(stream) => Found::Unserializable,
+                None => Found::No,
+                _ => of_metadata(stream, MetadataSource::Host, third, key, parts, into),
+            }
         }
+        (b"upstream_filter_state", None) if !has_upstream(stream) => Found::No,
         (
             b"filter_state"
             | b"upstream_filter_state"
@@ -226,15 +237,16 @@ fn of_stream(stream: &dyn Stream, visible: Visible, path: &[u8], into: &mut Vec<
             | b"destination",
             None,
         ) => Found::Unserializable,
-        (b"xds", Some(b"node")) if third == Some(b"metadata") => {
-            into.extend_from_slice(EMPTY_MAP);
-            Found::Yes
-        }
         (b"xds", Some(b"listener_direction")) => {
             encode(Scalar::Number(0.0), Encoding::Whole, into);
             Found::Yes
         }
-        (b"xds", Some(b"listener_metadata" | b"virtual_host_metadata")) => Found::Yes,
+        (b"xds", Some(b"listener_metadata" | b"virtual_host_metadata")) if third.is_none() => {
+            Found::Yes
+        }
+        (b"response", Some(b"grpc_status")) if third.is_none() => {
+            grpc_status(stream, visible, into)
+        }
         (b"filter_state", Some(key)) => match stream.filter_state(key) {
             Some(value) => {
                 into.extend_from_slice(value);
@@ -255,6 +267,26 @@ fn of_stream(stream: &dyn Stream, visible: Visible, path: &[u8], into: &mut Vec<
     }
 }
 
+/// A map with each name once, and its values with commas between them.
+fn joined(stream: &dyn Stream, map: HeaderMap) -> Writer {
+    let mut fields: Vec<(Vec<u8>, Vec<u8>)> = Vec::new();
+    stream.headers(
+        map,
+        &mut |name, value| match fields.iter_mut().find(|(known, _)| known == name) {
+            Some((_, values)) => {
+                values.push(b',');
+                values.extend_from_slice(value);
+            }
+            None => fields.push((name.to_vec(), value.to_vec())),
+        },
+    );
+    let mut writer = Writer::default();
+    for (name, value) in &fields {
+        writer.push(name, value);
+    }
+    writer
+}
+
 fn of_map(
     stream: &dyn Stream,
     map: HeaderMap,
@@ -265,9 +297,7 @@ fn of_map(
     let Some(name) = name else {
         // As in Envoy, a map that the guest does not have is empty.
         if seen {
-            let mut writer = Writer::default();
-            stream.headers(map, &mut |name, value| writer.push(name, value));
-            writer.write(into);
+            joined(stream, map).write(into);
         }
         if into.is_empty() {
             into.extend_from_slice(EMPTY_MAP);
@@ -339,6 +369,50 @@ fn encode(value: Scalar<'_>, encoding: Encoding, into: &mut Vec<u8>) {
     }
 }
 
+/// Whether what is not there is an empty text, as in Envoy.
+fn is_empty_text(stream: &dyn Stream, attribute: Attribute) -> bool {
+    match attribute {
+        Attribute::ConnectionRequestedServerName => true,
+        Attribute::UpstreamTransportFailureReason => has_upstream(stream),
+        _ => false,
+    }
+}
+
+/// Whether an upstream was chosen.
+fn has_upstream(stream: &dyn Stream) -> bool {
+    stream.attribute(Attribute::UpstreamAddress).is_some()
+}
+
+/// What a response stands for in gRPC: as it says, or what gRPC's `http-grpc-status-mapping.md` makes of its
+/// status.
+fn grpc_status(stream: &dyn Stream, visible: Visible, into: &mut Vec<u8>) -> Found {
+    if !visible.response {
+        return Found::No;
+    }
+    let said = match stream.attribute(Attribute::ResponseGrpcStatus) {
+        Some(Scalar::Number(number)) => Some(number as i64),
+        _ => None,
+    };
+    let of_status = || {
+        let status = stream.header(HeaderMap::ResponseHeaders, b":status", 0)?;
+        Some(match status {
+            b"400" => 13,
+            b"401" => 16,
+            b"403" => 7,
+            b"404" => 12,
+            b"429" | b"502" | b"503" | b"504" => 14,
+            _ => 2,
+        })
+    };
+    match said.or_else(of_status) {
+        Some(status) => {
+            into.extend_from_slice(&i64::to_le_bytes(status));
+            Found::Yes
+        }
+        None => Found::No,
+    }
+}
+
 fn of_attribute(
     stream: &dyn Stream,
     visible: Visible,
@@ -373,7 +447,11 @@ fn of_attribute(
             encode(value, encoding, into);
             Found::Yes
         }
-        None if attribute == Attribute::ConnectionRequestedServerName => Found::Yes,
+        None if is_empty_text(stream, attribute) => Found::Yes,
+        None if attribute == Attribute::ConnectionMtls => {
+            encode(Scalar::Bool(false), encoding, into);
+            Found::Yes
+        }
         // A request without a body has the size 0, and one that is not sent yet was sent as often.
         None if matches!(
             attribute,

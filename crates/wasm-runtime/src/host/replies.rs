@@ -151,6 +151,7 @@ pub(crate) fn close_stream(guest: &mut Guest<'_>, stream: i32) -> Answer {
     let reply = Box::new(Reply {
         status: 503,
         details: "wasm_close_stream".to_owned(),
+        audience: Audience::Nobody,
         ..Reply::default()
     });
     let is_own = state.is_own();

@@ -84,8 +84,8 @@ wasi! {
         = |guest, fd, parts, count, _, written| fd_write(guest, fd, parts, count, written);
     fd_read(fd: i32, parts: i32, count: i32, read: i32) = |_, _, _, _, _| errno::NOSYS;
     fd_pread(fd: i32, parts: i32, count: i32, offset: i64, read: i32) = |_, _, _, _, _, _| errno::NOSYS;
-    fd_seek(fd: i32, offset: i64, whence: i32, position: i32)
-        = |guest, fd, _, _, position| standard(guest, fd, position, 8);
+    // As in Envoy, the position is not written.
+    fd_seek(fd: i32, offset: i64, whence: i32, position: i32) = |_, _, _, _, _| errno::SUCCESS;
     fd_tell(fd: i32, position: i32) = |guest, fd, position| standard(guest, fd, position, 8);
     fd_close(fd: i32) = |_, _| errno::SUCCESS;
     fd_fdstat_get(fd: i32, place: i32) = fd_fdstat_get;
@@ -101,9 +101,11 @@ wasi! {
     fd_advise(fd: i32, offset: i64, length: i64, advice: i32) = |_, _, _, _, _| errno::SUCCESS;
     fd_prestat_get(fd: i32, place: i32) = |_, _, _| errno::BADF;
     fd_prestat_dir_name(fd: i32, place: i32, length: i32) = |_, _, _, _| errno::NOSYS;
-    fd_readdir(fd: i32, place: i32, length: i32, cookie: i64, used: i32) = |_, _, _, _, _, _| errno::NOTDIR;
-    fd_renumber(from: i32, to: i32) = |_, from, _| {
-        if matches!(from, 1 | 2) { errno::NOTSUP } else { errno::BADF }
+    fd_readdir(fd: i32, place: i32, length: i32, cookie: i64, used: i32)
+        = |guest, _, _, _, _, used| nothing(guest, used, errno::NOTDIR);
+    fd_renumber(from: i32, to: i32) = |_, from, to| match (of_standard(from), of_standard(to)) {
+        (errno::SUCCESS, errno::SUCCESS) => errno::NOTSUP,
+        _ => errno::BADF,
     };
 
     path_open(
@@ -120,7 +122,7 @@ wasi! {
         fd: i32, flags: i32, path: i32, length: i32, new_fd: i32, new_path: i32, new_length: i32
     ) = |_, _, _, _, _, _, _, _| errno::NOTSUP;
     path_readlink(fd: i32, path: i32, length: i32, place: i32, most: i32, used: i32)
-        = |_, _, _, _, _, _, _| errno::NOTSUP;
+        = |guest, _, _, _, _, _, used| nothing(guest, used, errno::NOTSUP);
     path_remove_directory(fd: i32, path: i32, length: i32) = |_, _, _, _| errno::NOTSUP;
     path_rename(fd: i32, path: i32, length: i32, new_fd: i32, new_path: i32, new_length: i32)
         = |_, _, _, _, _, _, _| errno::NOTSUP;
@@ -128,17 +130,17 @@ wasi! {
         = |_, _, _, _, _, _| errno::NOTSUP;
     path_unlink_file(fd: i32, path: i32, length: i32) = |_, _, _, _| errno::NOTSUP;
 
-    sock_accept(fd: i32, flags: i32, accepted: i32) = |_, _, _, _| errno::NOTSUP;
+    sock_accept(fd: i32, flags: i32, accepted: i32) = |guest, _, _, accepted| nothing(guest, accepted, errno::NOTSUP);
     sock_recv(fd: i32, parts: i32, count: i32, flags: i32, received: i32, out_flags: i32)
         = |guest, _, _, _, _, received, out_flags| {
-            no_socket(guest, received);
+            nothing(guest, received, errno::NOTSUP);
             match write(guest, out_flags, &[0; 2]) {
                 errno::SUCCESS => errno::NOTSUP,
                 fault => fault,
             }
         };
     sock_send(fd: i32, parts: i32, count: i32, flags: i32, sent: i32)
-        = |guest, _, _, _, _, sent| no_socket(guest, sent);
+        = |guest, _, _, _, _, sent| nothing(guest, sent, errno::NOTSUP);
     sock_shutdown(fd: i32, how: i32) = |_, _, _| errno::NOTSUP;
 
     environ_sizes_get(count: i32, bytes: i32) = environ_sizes_get;
@@ -202,9 +204,10 @@ fn standard(guest: &mut Guest<'_>, fd: i32, place: i32, length: usize) -> i32 {
     }
 }
 
-fn no_socket(guest: &mut Guest<'_>, place: i32) -> i32 {
+/// Says that there are none of something, and why.
+fn nothing(guest: &mut Guest<'_>, place: i32, why: i32) -> i32 {
     match write(guest, place, &[0; 4]) {
-        errno::SUCCESS => errno::NOTSUP,
+        errno::SUCCESS => why,
         fault => fault,
     }
 }

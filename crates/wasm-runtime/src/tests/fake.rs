@@ -254,7 +254,7 @@ impl Stream for FakeStream {
                 .map(|(name, value)| (text(name), text(value)))
                 .collect(),
             text(request.body),
-            request.timeout,
+            request.timeout.unwrap_or_default(),
         ));
         Ok(CalloutId(self.callouts.len() as u64))
     }
@@ -267,7 +267,7 @@ impl Stream for FakeStream {
             cluster: request.cluster,
             headers: request.headers,
             body: request.body,
-            timeout: request.timeout.unwrap_or_default(),
+            timeout: request.timeout,
         })?;
         Ok(HttpStreamId(started.0))
     }
@@ -427,6 +427,7 @@ pub(super) fn source(module: &[u8]) -> WasmSource {
         compiled_folder: None,
         options: WasmOptions::default(),
         clock: Clock::default(),
+        background: None,
     }
 }
 

@@ -1,8 +1,8 @@
 //! What is loaded, what is refused, and how a guest starts.
 
-use outrider_plugin_api::{BodyMode, Interest};
+use outrider_plugin_api::{BodyMode, HeaderMap, Interest, Phase, Slot};
 
-use super::fake::{FakeMetrics, config, guest, load, probe, refused, source};
+use super::fake::{FakeMetrics, FakeStream, config, guest, load, probe, refused, source};
 
 #[test]
 fn what_is_no_plugin_is_refused_with_the_reason() {
@@ -141,6 +141,60 @@ fn a_command_starts_and_may_end_with_success() {
         refusal.contains("_start: it called proc_exit(3)"),
         "{refusal}"
     );
+}
+
+/// What TinyGo makes: a command whose `_start` sets the runtime up and registers contexts, then is called as a
+/// reactor; allocator `malloc`; version 0.2.0; clock and random numbers as it starts.
+const TINYGO: &str = r#"(module
+  (import "wasi_snapshot_preview1" "fd_write" (func $fd_write (param i32 i32 i32 i32) (result i32)))
+  (import "wasi_snapshot_preview1" "clock_time_get" (func $clock (param i32 i64 i32) (result i32)))
+  (import "wasi_snapshot_preview1" "random_get" (func $random (param i32 i32) (result i32)))
+  (import "wasi_snapshot_preview1" "args_sizes_get" (func $args (param i32 i32) (result i32)))
+  (import "env" "proxy_get_buffer_bytes" (func $buffer (param i32 i32 i32 i32 i32) (result i32)))
+  (import "env" "proxy_replace_header_map_value" (func $replace (param i32 i32 i32 i32 i32) (result i32)))
+  (memory (export "memory") 2)
+  (data (i32.const 64) "started\0ax-config")
+  (global $top (mut i32) (i32.const 65536))
+  (global $started (mut i32) (i32.const 0))
+  (func (export "proxy_abi_version_0_2_0"))
+  (func $malloc (export "malloc") (param $n i32) (result i32)
+    (local $at i32)
+    (if (i32.eqz (global.get $started)) (then unreachable))
+    (local.set $at (global.get $top))
+    (global.set $top (i32.add (global.get $top) (local.get $n)))
+    (local.get $at))
+  (func (export "free") (param i32))
+  (func (export "calloc") (param i32 i32) (result i32) unreachable)
+  (func (export "realloc") (param i32 i32) (result i32) unreachable)
+  (func (export "_start")
+    (if (call $clock (i32.const 1) (i64.const 0) (i32.const 16)) (then unreachable))
+    (if (call $random (i32.const 24) (i32.const 8)) (then unreachable))
+    (if (call $args (i32.const 32) (i32.const 36)) (then unreachable))
+    (i32.store (i32.const 40) (i32.const 64))
+    (i32.store (i32.const 44) (i32.const 8))
+    (if (call $fd_write (i32.const 1) (i32.const 40) (i32.const 1) (i32.const 48)) (then unreachable))
+    (global.set $started (i32.const 1)))
+  (func (export "proxy_on_context_create") (param i32 i32)
+    (if (i32.eqz (global.get $started)) (then unreachable)))
+  (func (export "proxy_on_vm_start") (param i32 i32) (result i32) (i32.const 1))
+  (func (export "proxy_on_configure") (param i32 i32) (result i32)
+    (i32.eqz (call $buffer (i32.const 7) (i32.const 0) (local.get 1) (i32.const 0) (i32.const 4))))
+  (func (export "proxy_on_request_headers") (param i32 i32 i32) (result i32)
+    (call $replace (i32.const 0) (i32.const 72) (i32.const 8) (i32.load (i32.const 0)) (i32.load (i32.const 4)))))"#;
+
+#[test]
+fn a_guest_of_tinygos_shape_is_a_plugin() {
+    let module = wat::parse_str(TINYGO).unwrap();
+    let probe = load(source(&module), "{\"a\": 1}").unwrap();
+    let (mut slot, mut stream) = (Slot::default(), FakeStream::new());
+    probe
+        .call(Phase::RequestHeaders, &mut slot, &mut stream)
+        .unwrap();
+    assert_eq!(
+        stream.get(HeaderMap::RequestHeaders, "x-config").as_deref(),
+        Some("{\"a\": 1}")
+    );
+    assert_eq!(stream.logged(), ["started"]);
 }
 
 #[test]

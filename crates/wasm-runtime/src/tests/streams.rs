@@ -304,7 +304,7 @@ fn lines_that_are_no_text_and_levels_that_are_none() {
         .call(Phase::RequestHeaders, &mut slot, &mut stream)
         .unwrap();
     assert_eq!(stream.logged(), ["a\u{fffd}b", "00", "02", "00"]);
-    assert_eq!(stream.logs.borrow()[0].0, LogLevel::Error);
+    assert_eq!(stream.logs.borrow()[0].0, LogLevel::Critical);
 }
 
 #[test]

@@ -150,14 +150,13 @@ pub(super) fn run_phase(
                 Direction::Request => ("proxy_on_request_body", &exports.on_request_body),
                 Direction::Response => ("proxy_on_response_body", &exports.on_response_body),
             };
-            let length = state
-                .lent
-                .stream()
-                .and_then(|stream| stream.body_len(direction))
-                .map_or(0, small);
             match function {
                 None => None,
-                Some(function) => Some(enter(store, name, function, (id, length, end))?),
+                Some(function) => {
+                    let body = store.data_mut().body(direction);
+                    let length = body.map_or(0, |(_, length)| small(length));
+                    Some(enter(store, name, function, (id, length, end))?)
+                }
             }
         }
         (Part::Trailers, Direction::Request) => match &exports.on_request_trailers {
@@ -195,6 +194,8 @@ pub(super) fn run_phase(
 
 /// What a callback's answer means.
 fn understand(store: &mut Store<State>, part: Part, direction: Direction, answer: i32) -> Answer {
+    let state = store.data_mut();
+    state.effective = state.own_id;
     match (part, answer) {
         (_, action::CONTINUE) | (Part::Headers, action::CONTINUE_AND_END_STREAM) => Answer::GoesOn,
         (Part::Headers, action::STOP_ITERATION)
@@ -202,20 +203,36 @@ fn understand(store: &mut Store<State>, part: Part, direction: Direction, answer
         {
             Answer::Pauses(Pause::MoreBody)
         }
-        (Part::Body, action::STOP_ITERATION | action::STOP_ITERATION_AND_WATERMARK) => {
+        (Part::Body, action::STOP_ITERATION) => {
+            hide_body(store, direction, false);
+            Answer::Pauses(Pause::MoreBody)
+        }
+        (Part::Body, action::STOP_ITERATION_AND_WATERMARK) => {
+            hide_body(store, direction, true);
             Answer::Pauses(Pause::MoreBody)
         }
         // As in Envoy, larger answers, and those below 0, count as this.
         (Part::Body, _) => {
-            if let Some(stream) = store.data_mut().lent.stream_mut()
-                && let Err(error) = stream.set_body(direction, b"")
+            let state = store.data_mut();
+            if let Some((hidden, length)) = state.body(direction)
+                && let Some(stream) = state.stream_mut()
+                && let Err(error) = stream.splice_body(direction, hidden..hidden + length, b"")
             {
                 let line = format!("StopIterationNoBuffer: {error}");
-                store.data_mut().log(LogLevel::Warn, &line);
+                state.log(LogLevel::Warn, &line);
             }
             Answer::Pauses(Pause::MoreBody)
         }
         (Part::Headers | Part::Trailers, _) => Answer::Pauses(Pause::Event),
+    }
+}
+
+/// What is there of a body is held back: the guest sees it again with what comes, or not.
+fn hide_body(store: &mut Store<State>, direction: Direction, hides: bool) {
+    let state = store.data_mut();
+    let (before, seen) = state.body(direction).unwrap_or_default();
+    if let Some(context) = state.context_mut() {
+        *context.hidden(direction) = if hides { before + seen } else { 0 };
     }
 }
 
@@ -275,6 +292,7 @@ pub(super) fn conclude(
         }
         Answer::Pauses(_) | Answer::GoesOn => {
             context.wait(direction).paused = false;
+            *context.hidden(direction) = 0;
             if goes_on {
                 close_maps(context, direction);
             } else if let Some(map) = part_of(call.phase).and_then(|part| map_of(part, direction)) {
@@ -314,6 +332,7 @@ pub(super) fn react(store: &mut Store<State>, place: usize) -> Result<Reaction, 
         let goes_on = std::mem::take(&mut wait.go_on) && wait.paused;
         if goes_on {
             wait.paused = false;
+            *context.hidden(direction) = 0;
             close_maps(context, direction);
         }
         match direction {

@@ -74,7 +74,7 @@ pub(super) unsafe extern "C" fn callout(
                 cluster: bytes(cluster, length),
                 headers: &staged(state),
                 body: bytes(body, body_length),
-                timeout: duration(timeout),
+                timeout: Some(duration(timeout)),
             });
             state.staged.clear();
             started(state, result.map(|id| id.0))

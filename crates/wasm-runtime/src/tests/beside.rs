@@ -1,0 +1,244 @@
+//! What VMs do beside streams.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use outrider_plugin_api::{
+    Background, CalloutDone, CalloutFailure, CalloutRequest, CalloutResponse, LogLevel, MetricId,
+    Phase, Slot,
+};
+
+use super::fake::{FakeStream, Probe, clock, guest, load, source};
+
+/// A proxy that calls nobody by itself: the test does.
+#[derive(Default)]
+struct FakeBackground {
+    is_away: AtomicBool,
+    rings: Mutex<Vec<Duration>>,
+    callouts: Mutex<Vec<(String, CalloutDone)>>,
+    said: Mutex<Vec<String>>,
+}
+
+impl std::fmt::Debug for FakeBackground {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("FakeBackground")
+    }
+}
+
+impl FakeBackground {
+    fn said(&self) -> Vec<String> {
+        std::mem::take(&mut *self.said.lock().unwrap())
+    }
+
+    fn rings(&self) -> Vec<Duration> {
+        std::mem::take(&mut *self.rings.lock().unwrap())
+    }
+}
+
+impl Background for FakeBackground {
+    fn is_there(&self) -> bool {
+        !self.is_away.load(Ordering::Relaxed)
+    }
+
+    fn ring_in(&self, delay: Duration) {
+        self.rings.lock().unwrap().push(delay);
+    }
+
+    fn start_callout(
+        &self,
+        request: &CalloutRequest<'_>,
+        done: CalloutDone,
+    ) -> Result<(), CalloutFailure> {
+        let cluster = String::from_utf8_lossy(request.cluster).into_owned();
+        self.callouts.lock().unwrap().push((cluster, done));
+        Ok(())
+    }
+
+    fn add_metric(&self, _metric: MetricId, _amount: i64) -> bool {
+        false
+    }
+
+    fn record_metric(&self, _metric: MetricId, _value: u64) -> bool {
+        false
+    }
+
+    fn log_enabled(&self, level: LogLevel) -> bool {
+        level >= LogLevel::Info
+    }
+
+    fn log(&self, _level: LogLevel, _plugin: &str, message: &str) {
+        self.said.lock().unwrap().push(message.to_owned());
+    }
+}
+
+struct World {
+    background: Arc<FakeBackground>,
+    now: Arc<std::sync::atomic::AtomicU64>,
+    probe: Probe,
+}
+
+impl World {
+    fn new(body: &str) -> Self {
+        let background = Arc::new(FakeBackground::default());
+        let (clock, now) = clock();
+        let mut source = source(&guest(body));
+        source.clock = clock;
+        source.background = Some(Arc::<FakeBackground>::clone(&background));
+        let probe = load(source, "{}").unwrap();
+        background.rings();
+        Self {
+            background,
+            now,
+            probe,
+        }
+    }
+
+    fn pass(&self, milliseconds: u64) {
+        self.now.fetch_add(milliseconds, Ordering::Relaxed);
+    }
+
+    /// The proxy calls the worker. Answers what the guest said, and when it is to be called again.
+    fn call(&self) -> (Vec<String>, Vec<Duration>) {
+        self.probe.plugin.background(0);
+        (self.background.said(), self.background.rings())
+    }
+}
+
+const fn millis(milliseconds: u64) -> Duration {
+    Duration::from_millis(milliseconds)
+}
+
+const TICKING: &str = r#"
+  (global $ticks (mut i32) (i32.const 0))
+  (func (export "proxy_on_configure") (param i32 i32) (result i32)
+    (drop (call $tick (i32.const 30))) (i32.const 1))
+  (func (export "proxy_on_tick") (param i32)
+    (global.set $ticks (i32.add (global.get $ticks) (i32.const 1)))
+    (call $say_number (global.get $ticks))
+    (if (i32.eq (global.get $ticks) (i32.const 3)) (then (unreachable))))
+  (func (export "proxy_on_request_headers") (param i32 i32 i32) (result i32) (i32.const 0))"#;
+
+#[test]
+fn ticks_come_when_they_are_due_and_not_with_streams() {
+    let world = World::new(TICKING);
+    assert_eq!(world.call(), (vec![], vec![millis(30)]));
+    world.pass(20);
+    assert_eq!(world.call(), (vec![], vec![millis(10)]));
+    world.pass(15);
+    let (mut slot, mut stream) = (Slot::default(), FakeStream::new());
+    world
+        .probe
+        .call(Phase::RequestHeaders, &mut slot, &mut stream)
+        .unwrap();
+    assert_eq!(stream.logged(), [""; 0], "it comes by itself");
+    assert_eq!(world.call(), (vec!["01".to_owned()], vec![millis(30)]));
+    // A proxy that does not call: streams see to it.
+    world.background.is_away.store(true, Ordering::Relaxed);
+    world.pass(31);
+    world
+        .probe
+        .call(Phase::ResponseHeaders, &mut slot, &mut stream)
+        .unwrap();
+    assert_eq!(stream.logged(), ["02"]);
+}
+
+#[test]
+fn a_tick_that_fails_ends_the_vm_and_the_next_one_ticks() {
+    let world = World::new(TICKING);
+    for _ in 0..2 {
+        world.pass(30);
+        world.call();
+    }
+    world.pass(30);
+    let (said, _) = world.call();
+    assert_eq!(said[0], "03");
+    assert!(said[1].contains("unreachable"), "{said:?}");
+    assert_eq!(world.call(), (vec![], vec![millis(30), millis(30)]));
+    world.pass(30);
+    assert_eq!(world.call().0, ["01"]);
+}
+
+#[test]
+fn a_vm_that_fails_at_once_again_and_again_waits() {
+    let world = World::new(&TICKING.replace("(i32.const 3)", "(i32.const 1)"));
+    let mut failures = 0;
+    for _ in 0..12 {
+        world.pass(30);
+        failures += world.call().0.iter().filter(|line| *line == "01").count();
+    }
+    // After three that were mended at once: 100 ms, then 200.
+    assert_eq!(failures, 5, "{:?}", world.background.rings());
+}
+
+const CALLING: &str = r#"
+  (data (i32.const 100) "auth")
+  (data (i32.const 110) "\01\00\00\00\05\00\00\00\02\00\00\00:path\00/a\00")
+  (global $calls (mut i32) (i32.const 0))
+  (func $http
+    (call $say_number (call $http_call (i32.const 100) (i32.const 4) (i32.const 110) (i32.const 21)
+      (i32.const 0) (i32.const 0) (i32.const 0) (i32.const 0) (i32.const 1500) (i32.const 8))))
+  (func (export "proxy_on_configure") (param i32 i32) (result i32)
+    (call $http) (i32.const 1))
+  (func (export "proxy_on_http_call_response") (param i32 i32 i32 i32 i32)
+    (global.set $calls (i32.add (global.get $calls) (i32.const 1)))
+    (call $say_number (local.get 2)) (call $say_number (local.get 3))
+    (drop (call $buffer (i32.const 4) (i32.const 0) (i32.const 99) (i32.const 0) (i32.const 4)))
+    (call $say_given)
+    (call $http)
+    (if (i32.eq (global.get $calls) (i32.const 2)) (then (unreachable))))
+  (func (export "proxy_on_request_headers") (param i32 i32 i32) (result i32) (i32.const 0))"#;
+
+#[test]
+fn a_root_s_callout_is_answered_on_its_worker() {
+    let world = World::new(CALLING);
+    // The check sends nothing; its lines go where the configuration's do.
+    assert_eq!(world.background.said(), ["00"]);
+    assert_eq!(world.probe.metrics.logs, ["00"]);
+    let take = || world.background.callouts.lock().unwrap().pop().unwrap();
+    let (cluster, done) = take();
+    assert_eq!(cluster, "auth");
+    done(Ok(CalloutResponse {
+        headers: &[(b":status", b"200"), (b"a", b"b")],
+        body: &[b"wel", b"come"],
+    }));
+    assert_eq!(world.background.rings(), [Duration::ZERO]);
+    assert_eq!(world.call().0, ["02", "07", "welcome", "00"]);
+    // No such upstream: nothing comes. The guest fails, and with it what it has under way.
+    let (_, done) = take();
+    done(Err(CalloutFailure::ClusterNotFound));
+    let (said, _) = world.call();
+    assert_eq!(said[..4], ["00", "00", "", "00"]);
+    let (_, lost) = take();
+    assert_eq!(world.call().0, ["00"], "the next VM configures itself");
+    lost(Err(CalloutFailure::Reset));
+    assert_eq!(world.call().0, [""; 0]);
+}
+
+#[test]
+fn a_notice_of_a_queue_needs_no_stream() {
+    let world = World::new(
+        r#"(data (i32.const 100) "beside-queue")
+           (func (export "proxy_on_configure") (param i32 i32) (result i32)
+             (drop (call $register (i32.const 100) (i32.const 12) (i32.const 8)))
+             (i32.const 1))
+           (func (export "proxy_on_queue_ready") (param i32 i32)
+             (drop (call $dequeue (local.get 1) (i32.const 0) (i32.const 4)))
+             (call $say_given))
+           (func (export "proxy_on_request_headers") (param i32 i32 i32) (result i32)
+             (drop (call $enqueue (i32.load (i32.const 8)) (i32.const 100) (i32.const 6)))
+             (i32.const 0))"#,
+    );
+    let (mut slot, mut stream) = (Slot::default(), FakeStream::new());
+    world
+        .probe
+        .call(Phase::RequestHeaders, &mut slot, &mut stream)
+        .unwrap();
+    assert_eq!(world.background.rings(), [Duration::ZERO]);
+    // A configuration that is checked takes nothing from those that live.
+    let config = super::fake::config("{\"a\":1}");
+    let mut metrics = super::fake::FakeMetrics::default();
+    let other = world.probe.plugin.configure(&config, &mut metrics);
+    assert!(other.is_ok());
+    assert_eq!(world.call().0, ["beside"]);
+}

@@ -1,0 +1,98 @@
+//! What a worker's VMs do beside its streams.
+
+use std::sync::TryLockError;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use outrider_plugin_api::{LogLevel, Slot};
+
+use super::{Core, Held, unpoisoned};
+use crate::memory::Loan;
+use crate::vm::{Configuration, Refusal};
+
+/// When somebody has a VM who will be done with it soon.
+const BUSY: Duration = Duration::from_millis(20);
+/// So many configurations a worker's VM takes in at once beside its streams.
+const MOST_AT_ONCE: usize = 16;
+
+impl Core {
+    /// Does what is due on a worker beside its streams.
+    pub(crate) fn background(&self, worker: usize) {
+        let Some(own) = self.workers.get(worker) else {
+            return;
+        };
+        let mut held = match own.held.try_lock() {
+            Ok(held) => held,
+            Err(TryLockError::Poisoned(poisoned)) => unpoisoned(own, poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => {
+                // The thread that loads is configuring the VM.
+                self.shared.ring_in(BUSY);
+                return;
+            }
+        };
+        if own.has_released.load(Ordering::Relaxed) {
+            self.drain(own, &mut held);
+        }
+        let again = self.complete(&mut held);
+        let due = self.run(&mut held);
+        self.tidy(&mut held);
+        if let Some(delay) = again.into_iter().chain(due).min() {
+            self.shared.ring_in(delay);
+        }
+    }
+
+    /// Sees to it that there is a VM that has all configurations. Answers when to try again.
+    fn complete(&self, held: &mut Held) -> Option<Duration> {
+        if held.current.is_none() && self.replace(held).is_err() {
+            return Some(held.repair.wait(self.shared.clock.now()).max(BUSY));
+        }
+        let configured = self.configured.load(Ordering::Acquire);
+        if held.configured == configured {
+            return None;
+        }
+        let vm = held.current.as_mut()?;
+        let slot = Slot(u64::from(vm.generation) << 32);
+        let missing: Vec<Configuration> = self
+            .configurations()
+            .iter()
+            .filter(|known| !vm.has(known.id))
+            .cloned()
+            .collect();
+        for configuration in missing.iter().take(MOST_AT_ONCE) {
+            match vm.configure(configuration, Loan::Nothing) {
+                Ok(_) => {}
+                // A stream with it is told why.
+                Err(Refusal::Refused(reason)) => vm.say(LogLevel::Error, &reason),
+                Err(Refusal::Failed(trouble)) => {
+                    self.failed_alone(held, slot, &trouble);
+                    return Some(held.repair.wait(self.shared.clock.now()).max(BUSY));
+                }
+            }
+        }
+        if missing.len() > MOST_AT_ONCE {
+            return Some(BUSY);
+        }
+        held.configured = configured;
+        None
+    }
+
+    /// Runs what is due in a worker's VMs. Answers when there will be more.
+    fn run(&self, held: &mut Held) -> Option<Duration> {
+        let Held {
+            current, retiring, ..
+        } = held;
+        let mut due: Option<Duration> = None;
+        let mut failed = None;
+        for vm in current.iter_mut().chain(retiring) {
+            match vm.background() {
+                Ok(next) => due = due.into_iter().chain(next).min(),
+                Err(trouble) => failed = Some((vm.generation, trouble)),
+            }
+        }
+        if let Some((generation, trouble)) = failed {
+            self.failed_alone(held, Slot(u64::from(generation) << 32), &trouble);
+            return Some(held.repair.wait(self.shared.clock.now()));
+        }
+        due
+    }
+}
