@@ -375,9 +375,15 @@ impl Background for EnvoyBackground {
         if state.clusters.is_empty() {
             return Err(CalloutFailure::CannotStart);
         }
+        let mut headers = own(request.headers);
+        if !request.body.is_empty() && !has(b"content-length") {
+            // Envoy says it of a stream's callouts by itself.
+            let length = request.body.len().to_string().into_bytes();
+            headers.push((b"content-length".to_vec(), length));
+        }
         state.waiting.push_back(Waiting {
             cluster: request.cluster.to_vec(),
-            headers: own(request.headers),
+            headers,
             body: request.body.to_vec(),
             timeout: request.timeout,
             done,

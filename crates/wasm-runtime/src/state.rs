@@ -163,6 +163,8 @@ pub(crate) struct State {
     pub(crate) own_id: u32,
     /// The number of the context that the guest acts for.
     pub(crate) effective: u32,
+    /// The guest is told of what the stream that is lent has waited for.
+    pub(crate) answers_stream: bool,
     /// The root of the callback that runs.
     pub(crate) root: u32,
     /// What the guest replied to the stream that is lent.
@@ -225,6 +227,7 @@ impl State {
             own: None,
             own_id: 0,
             effective: 0,
+            answers_stream: false,
             root: 0,
             reply: None,
             response: Response::default(),

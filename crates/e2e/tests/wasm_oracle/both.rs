@@ -146,6 +146,22 @@ fn our_filter(index: usize, case: &Case, module: &Path) -> Value {
     })
 }
 
+/// The cluster by which the module is called on workers without a stream, as every rendered bootstrap has it.
+fn workers() -> Value {
+    json!({
+        "name": "_outrider_workers",
+        "lb_policy": "CLUSTER_PROVIDED",
+        "cluster_type": {
+            "name": "envoy.clusters.dynamic_modules",
+            "typed_config": {
+                "@type": "type.googleapis.com/envoy.extensions.clusters.dynamic_modules.v3.ClusterConfig",
+                "cluster_name": "outrider",
+                "dynamic_module_config": { "name": "outrider", "do_not_close": true },
+            },
+        },
+    })
+}
+
 /// An HTTP filter that sets dynamic metadata.
 fn set_metadata() -> Value {
     json!({
@@ -261,6 +277,9 @@ fn bootstrap(
     let nobody = json!({
         "name": "nobody", "type": "STATIC", "load_assignment": { "cluster_name": "nobody", "endpoints": [] },
     });
+    if sides == Sides::Both {
+        clusters.push(workers());
+    }
     clusters.extend([
         endpoint(http1.clone(), "calls", port),
         endpoint(http1, "refused", refused),

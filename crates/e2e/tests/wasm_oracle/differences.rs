@@ -48,11 +48,8 @@ pub(crate) const DIFFERENCES: &[(&[&str], &str)] = &[
     ),
     (
         &["http-call-bad"],
-        "Where Envoy's configuration lacks the cluster `_outrider_workers`, as in this comparison, a callout without a stream, as from `proxy_on_configure`, is refused with 10. With it, [HTTP callouts are made](wasm-plugins.md#beside-streams), gRPC calls are not.",
-    ),
-    (
-        &["ticks", "http-call-tick", "done"],
-        "Where Envoy's configuration lacks the cluster `_outrider_workers`, as in this comparison, a root ticks while streams of its worker pass or wait, and not on an idle worker. With it, it [ticks as in Envoy](wasm-plugins.md#beside-streams).",
+        "An HTTP callout without a stream, as from `proxy_on_configure`, is made on the main thread: a cluster that is \
+         not there is told later, as an answer without headers. gRPC calls without a stream are refused with 10.",
     ),
     (
         &["headers-request"],

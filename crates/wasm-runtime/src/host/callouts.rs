@@ -69,9 +69,9 @@ pub(crate) fn http_call(
         timeout: limit(timeout),
     };
     let root = state.effective_root();
-    if !state.is_own()
-        && let Some(begun) = of_a_root(state, root, &request)
-    {
+    // What follows from the answer that a stream waited for is what it waits for next.
+    let is_of_stream = state.is_own() || (state.answers_stream && state.own.is_some());
+    if !is_of_stream && let Some(begun) = of_a_root(state, root, &request) {
         let (status, token) = begun.map_or_else(|status| (status, 0), |token| (Status::Ok, token));
         return Ok(match write_u32(memory, token_place, token) {
             Status::Ok => status,

@@ -186,6 +186,7 @@ pub(super) fn told(
     wake: &Wake<'_>,
 ) -> Result<(), Trouble> {
     let own_id = store.data().own_id;
+    store.data_mut().answers_stream = true;
     match wake {
         Wake::Callout(id, outcome) => {
             if let Some(callout) = take(store, place, WakeId::Callout(*id)) {
@@ -197,7 +198,9 @@ pub(super) fn told(
         Wake::HttpStream(id, event) => grpc_event(store, exports, place, *id, event)?,
         Wake::Timer(_) | Wake::Body => {}
     }
-    store.data_mut().effective = own_id;
+    let state = store.data_mut();
+    state.answers_stream = false;
+    state.effective = own_id;
     Ok(())
 }
 

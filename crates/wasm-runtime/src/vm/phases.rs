@@ -59,6 +59,7 @@ pub(super) fn own(store: &mut Store<State>, place: usize) {
     state.effective = id;
     state.root = root;
     state.moment = Moment::Stream;
+    state.answers_stream = false;
     state.reply = None;
 }
 
