@@ -58,15 +58,30 @@ impl WasmConfigured {
                 None => unavailable(LOST),
             });
         }
+        let known = held
+            .vm_of(slot)
+            .and_then(|vm| vm.root_of(self.configuration.id));
+        let root = match known {
+            Some(root) => root,
+            None => self.take_in(held, slot, stream)?,
+        };
+        // Found again, as the compiler does not see where the first loan ends.
+        let vm = held.vm_of(slot).ok_or_else(|| unavailable(NO_VM))?;
+        Ok((vm, root))
+    }
+
+    /// The VM does not have this configuration yet.
+    #[cold]
+    fn take_in(&self, held: &mut Held, slot: Slot, stream: &mut dyn Stream) -> Result<u32, Fault> {
+        if slot == Slot::default() {
+            // There may be one that does.
+            self.core.adopt(held);
+        }
         let Some(vm) = held.vm_of(slot) else {
             return Err(unavailable(NO_VM));
         };
         match vm.configure(&self.configuration, Loan::Stream(stream)) {
-            Ok(root) => {
-                // Found again, as the compiler does not see that an error is the end of the first loan.
-                let vm = held.vm_of(slot).ok_or_else(|| unavailable(NO_VM))?;
-                Ok((vm, root))
-            }
+            Ok(root) => Ok(root),
             Err(Refusal::Refused(reason)) => Err(Fault {
                 cause: Cause::Unavailable,
                 message: format!("{reason} (on this worker)"),

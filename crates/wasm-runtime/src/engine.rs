@@ -137,7 +137,7 @@ impl Patience {
 }
 
 /// For how long this thread has run, in nanoseconds; none: the system does not say.
-fn time_run() -> Option<u64> {
+pub(crate) fn time_run() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
     text.split_whitespace().next()?.parse().ok()
 }

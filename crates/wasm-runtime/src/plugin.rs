@@ -22,12 +22,14 @@ use crate::shared::Shared;
 use crate::shared_data;
 use crate::source::WasmSource;
 use crate::vm::{Configuration, Refusal, Vm};
-use crate::workers::{Core, Counters};
+use crate::workers::{Core, Counters, taking};
 
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct WasmPlugin {
     core: Arc<Core>,
+    /// How long it takes to make a VM.
+    start: Duration,
     check: Mutex<Option<Vm>>,
 }
 
@@ -97,15 +99,20 @@ impl WasmPlugin {
             plugin: core.shared.plugin.clone(),
             message: core.describe(refusal),
         };
-        let check = Vm::new(&core.code, &core.shared, 1, Loan::Metrics(metrics))
-            .map_err(|refusal| refused(&core, &refusal))?;
+        let (check, start) =
+            taking(|| Vm::new(&core.code, &core.shared, 1, Loan::Metrics(metrics)));
+        let check = check.map_err(|refusal| refused(&core, &refusal))?;
+        core.note_cost(start, Duration::ZERO);
         for _ in 0..workers {
             let vm = Vm::new(&core.code, &core.shared, 1, Loan::Nothing)
                 .map_err(|refusal| refused(&core, &refusal))?;
             core.add_worker(vm);
         }
+        let core = Arc::new(core);
+        core.know();
         Ok(Self {
-            core: Arc::new(core),
+            core,
+            start,
             check: Mutex::new(Some(check)),
         })
     }
@@ -114,7 +121,7 @@ impl WasmPlugin {
         &self,
         configuration: &Configuration,
         metrics: &mut dyn Metrics,
-    ) -> Result<(), Refusal> {
+    ) -> Result<Duration, Refusal> {
         let core = &self.core;
         let mut check = self.check.lock().unwrap_or_else(PoisonError::into_inner);
         let mut vm = match check.take() {
@@ -122,12 +129,14 @@ impl WasmPlugin {
             // An earlier configuration was its end.
             None => Vm::new(&core.code, &core.shared, 1, Loan::Metrics(&mut *metrics))?,
         };
-        match vm.configure(configuration, Loan::Metrics(&mut *metrics)) {
+        let (configured, cost) =
+            taking(|| vm.configure(configuration, Loan::Metrics(&mut *metrics)));
+        match configured {
             Ok(_) => {
                 if vm.release(configuration.id, Loan::Metrics(metrics)).is_ok() {
                     *check = Some(vm);
                 }
-                Ok(())
+                Ok(cost)
             }
             Err(Refusal::Refused(reason)) => {
                 *check = Some(vm);
@@ -193,7 +202,8 @@ impl Plugin for WasmPlugin {
             id: self.core.next_configuration(),
             text: text_of(&config.effective),
         };
-        self.check(&configuration, metrics).map_err(|refusal| {
+        let checked = self.check(&configuration, metrics);
+        let cost = checked.map_err(|refusal| {
             let scope = if config.scope.is_empty() {
                 "gateway"
             } else {
@@ -208,7 +218,11 @@ impl Plugin for WasmPlugin {
             }
         })?;
         self.core.add(&configuration);
+        self.core.note_cost(self.start, cost);
         self.prepare(&configuration);
+        if Core::is_long(cost) {
+            self.core.hand_over(&configuration);
+        }
         // The others hear of it on their workers.
         self.core.shared.ring_in(SOON);
         Ok(Arc::new(WasmConfigured::new(

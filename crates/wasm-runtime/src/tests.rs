@@ -16,4 +16,5 @@ mod faults;
 mod hostile;
 mod kept;
 mod loading;
+mod made;
 mod streams;

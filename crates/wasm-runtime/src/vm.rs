@@ -198,9 +198,10 @@ impl Vm {
         self.store.data_mut().log(level, line);
     }
 
-    /// Whether a configuration has its root.
-    pub(crate) fn has(&self, configuration: u32) -> bool {
-        self.store.data().contexts.root_of(configuration).is_some()
+    /// The root of a configuration, if it is there.
+    #[inline]
+    pub(crate) fn root_of(&self, configuration: u32) -> Option<u32> {
+        self.store.data().contexts.root_of(configuration)
     }
 
     /// The root of a configuration, which is taken in if it is not there.

@@ -1,9 +1,12 @@
 //! The VMs of a plugin version on its workers, and what becomes of them.
 
 mod beside;
+mod made;
+
+pub(crate) use made::taking;
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError, Weak};
 use std::time::Duration;
 
 use outrider_plugin_api::{Fault, LogLevel, MetricId, Slot, VmStatus};
@@ -20,6 +23,11 @@ use crate::vm::{Configuration, Refusal, Vm, generation_of};
 #[derive(Debug)]
 pub(crate) struct WorkerVm {
     pub(crate) held: Mutex<Held>,
+    /// One that was made elsewhere, to follow it.
+    ready: Mutex<Option<Vm>>,
+    has_ready: AtomicBool,
+    /// One is being made after a failure.
+    is_being_made: AtomicBool,
     released: Mutex<Vec<u32>>,
     has_released: AtomicBool,
     /// A stream has come.
@@ -60,6 +68,8 @@ pub(crate) struct Held {
     /// Which serve the streams that they have to their end.
     retiring: Vec<Vm>,
     generation: u32,
+    /// Whose it is.
+    worker: usize,
     repair: Repair,
     seen: Arc<Seen>,
     /// How many configurations had come when the VM was last seen to have them all.
@@ -94,6 +104,18 @@ impl Held {
         }
     }
 
+    /// A VM has given way to another: it serves its streams to their end.
+    fn retire(&mut self, old: Vm) {
+        if old.streams() == 0 {
+            reaper::bury(old);
+            return;
+        }
+        self.retiring.push(old);
+        if self.retiring.len() > MOST_RETIRING {
+            reaper::bury(self.retiring.remove(0));
+        }
+    }
+
     /// Takes a VM out that failed.
     fn take(&mut self, slot: Slot) -> Option<Vm> {
         let failed =
@@ -114,7 +136,7 @@ impl Held {
 }
 
 /// VMs that may be retiring at once on a worker; with more, the oldest loses its streams.
-const MOST_RETIRING: usize = 2;
+const MOST_RETIRING: usize = 4;
 /// A VM gives way when it has used this part of its budget, in eighths.
 const MARK: usize = 7;
 
@@ -136,6 +158,9 @@ pub(crate) struct Core {
     configurations: Mutex<Vec<Configuration>>,
     /// Grows with each that comes.
     configured: AtomicU64,
+    /// What it costs to make a VM and to configure it once, in nanoseconds.
+    cost: AtomicU64,
+    own: OnceLock<Weak<Self>>,
     counters: Counters,
 }
 
@@ -148,13 +173,15 @@ impl Core {
             next_configuration: AtomicU32::new(1),
             configurations: Mutex::default(),
             configured: AtomicU64::new(0),
+            cost: AtomicU64::new(0),
+            own: OnceLock::new(),
             counters,
         }
     }
 
     /// A worker, and its first VM.
     pub(crate) fn add_worker(&mut self, vm: Vm) {
-        self.workers.push(worker(vm));
+        self.workers.push(worker(vm, self.workers.len()));
     }
 
     /// The number of a configuration that comes.
@@ -251,7 +278,14 @@ impl Core {
 
     fn replace(&self, held: &mut Held) -> Result<(), String> {
         let now = self.shared.clock.now();
-        if held.repair.is_due(now) {
+        if self.adopt(held) {
+            return Ok(());
+        }
+        if self.is_heavy() {
+            if held.repair.is_due(now) {
+                self.make_elsewhere(held);
+            }
+        } else if held.repair.is_due(now) {
             held.generation = next(held.generation);
             match Vm::new(&self.code, &self.shared, held.generation, Loan::Nothing) {
                 Ok(vm) => {
@@ -350,6 +384,7 @@ impl Core {
             return;
         };
         if self.replace(held).is_err() {
+            // With a guest that takes long to make, the next stream's end finds another VM.
             held.current = Some(old);
             return;
         }
@@ -357,14 +392,7 @@ impl Core {
             vm.inherit(&mut old);
             vm.count(self.counters.retired);
         }
-        if old.streams() == 0 {
-            reaper::bury(old);
-            return;
-        }
-        held.retiring.push(old);
-        if held.retiring.len() > MOST_RETIRING {
-            reaper::bury(held.retiring.remove(0));
-        }
+        held.retire(old);
     }
 
     pub(crate) fn describe(&self, refusal: &Refusal) -> String {
@@ -399,6 +427,10 @@ fn unpoisoned<'a>(own: &'a WorkerVm, mut held: MutexGuard<'a, Held>) -> MutexGua
 impl Drop for Core {
     fn drop(&mut self) {
         for worker in &mut self.workers {
+            let ready = worker.ready.get_mut();
+            if let Some(vm) = ready.unwrap_or_else(PoisonError::into_inner).take() {
+                reaper::bury(vm);
+            }
             let held = worker
                 .held
                 .get_mut()
@@ -433,7 +465,7 @@ fn contended(own: &WorkerVm) -> Option<MutexGuard<'_, Held>> {
     None
 }
 
-pub(crate) fn worker(mut vm: Vm) -> WorkerVm {
+fn worker(mut vm: Vm, worker: usize) -> WorkerVm {
     let seen = Arc::new(Seen::default());
     seen.memory.store(vm.memory(), Ordering::Relaxed);
     vm.first_memory = vm.memory();
@@ -442,10 +474,14 @@ pub(crate) fn worker(mut vm: Vm) -> WorkerVm {
             generation: vm.generation,
             current: Some(vm),
             retiring: Vec::new(),
+            worker,
             repair: Repair::default(),
             configured: 0,
             seen: Arc::clone(&seen),
         }),
+        ready: Mutex::default(),
+        has_ready: AtomicBool::new(false),
+        is_being_made: AtomicBool::new(false),
         released: Mutex::default(),
         has_released: AtomicBool::new(false),
         is_used: AtomicBool::new(false),

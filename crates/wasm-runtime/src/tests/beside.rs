@@ -13,7 +13,7 @@ use super::fake::{FakeStream, Probe, clock, guest, load, source};
 
 /// A proxy that calls nobody by itself: the test does.
 #[derive(Default)]
-struct FakeBackground {
+pub(super) struct FakeBackground {
     is_away: AtomicBool,
     rings: Mutex<Vec<Duration>>,
     callouts: Mutex<Vec<(String, CalloutDone)>>,
@@ -27,7 +27,7 @@ impl std::fmt::Debug for FakeBackground {
 }
 
 impl FakeBackground {
-    fn said(&self) -> Vec<String> {
+    pub(super) fn said(&self) -> Vec<String> {
         std::mem::take(&mut *self.said.lock().unwrap())
     }
 
@@ -72,14 +72,14 @@ impl Background for FakeBackground {
     }
 }
 
-struct World {
-    background: Arc<FakeBackground>,
+pub(super) struct World {
+    pub(super) background: Arc<FakeBackground>,
     now: Arc<std::sync::atomic::AtomicU64>,
-    probe: Probe,
+    pub(super) probe: Probe,
 }
 
 impl World {
-    fn new(body: &str) -> Self {
+    pub(super) fn new(body: &str) -> Self {
         let background = Arc::new(FakeBackground::default());
         let (clock, now) = clock();
         let mut source = source(&guest(body));

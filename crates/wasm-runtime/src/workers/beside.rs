@@ -33,6 +33,7 @@ impl Core {
         if own.has_released.load(Ordering::Relaxed) {
             self.drain(own, &mut held);
         }
+        self.adopt(&mut held);
         let again = self.complete(&mut held);
         let due = self.run(&mut held);
         self.tidy(&mut held);
@@ -55,7 +56,7 @@ impl Core {
         let missing: Vec<Configuration> = self
             .configurations()
             .iter()
-            .filter(|known| !vm.has(known.id))
+            .filter(|known| vm.root_of(known.id).is_none())
             .cloned()
             .collect();
         for configuration in missing.iter().take(MOST_AT_ONCE) {
