@@ -73,7 +73,7 @@ fn goldens() -> Vec<Golden> {
 fn copy(golden: &Golden) -> (TempDir, PathBuf) {
     let folder = TempDir::new().unwrap();
     let parts: &[&str] = if golden.folder == root() {
-        &["examples", "plugins/lua"]
+        &["examples", "plugins/lua", "plugins/rust"]
     } else {
         &["gateways", "plugins"]
     };
