@@ -40,6 +40,10 @@ soak: release envoy-release ## Load mixed faults for ten minutes (SOAK_SECONDS=6
 	$(call step,'soak')
 	@$(TARGET)/release/outrider-soak --outrider $(TARGET)/release/outrider --seconds $(or $(SOAK_SECONDS),600) --output docs/soak
 
+soak-traps: build envoy ## Have a Wasm plugin trap at every 100th request, at full load, for a minute (TRAPS_SECONDS=600)
+	$(call step,'soak (traps)')
+	@TRAPS_SECONDS=$(or $(TRAPS_SECONDS),60) cargo test --locked -p outrider-e2e --test wasm -- --nocapture a_trap_costs_one_stream
+
 fuzz: tools ## Call host functions from Wasm with random arguments (FUZZ_SECONDS=600), and keep what is answered anew
 	$(call step,'fuzz')
 	@FUZZ_SECONDS=$(or $(FUZZ_SECONDS),600) $(CARGO) test --locked -p outrider-wasm-runtime --lib fuzz -- --ignored --nocapture

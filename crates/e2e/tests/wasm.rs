@@ -10,7 +10,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use outrider_e2e::{Gateway, GatewayOptions, Guest, REFUSAL, Verdict, inline_lua, outrider};
 use outrider_lab::client::{Connection, Request, Response};
@@ -414,13 +414,27 @@ async fn a_trap_costs_one_stream_and_names_the_place() {
         .start()
         .await
         .unwrap();
-    assert!(
-        load.advance(5_000, Duration::from_mins(2)).await,
-        "{}",
-        load.so_far()
-    );
+    // `make soak-traps` has it go on for a minute.
+    let seconds = std::env::var("TRAPS_SECONDS").map_or(0, |seconds| seconds.parse().unwrap());
+    let end = Instant::now() + Duration::from_secs(seconds);
+    loop {
+        assert!(
+            load.advance(5_000, Duration::from_mins(2)).await,
+            "{}",
+            load.so_far()
+        );
+        if Instant::now() >= end {
+            break;
+        }
+    }
     let summary = load.stop().await;
     assert!(summary.is_clean(), "{summary}");
+    println!(
+        "{summary}\n{:#?}",
+        gateway
+            .not_zero(r"outrider\.plugin\.teller\.(calls|errors\.\w+|vm_\w+)")
+            .unwrap()
+    );
     let told = gateway
         .output
         .wait_after(mark, "plugin teller: failed", SOON)
