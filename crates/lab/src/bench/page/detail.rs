@@ -40,7 +40,10 @@ which the second table of each workload takes apart, with all that is called fro
             let _ = write!(page, "\n{}", calls.markdown());
         }
         if let Some(gap) = gap(family, instructions, name) {
-            let _ = writeln!(page, "\n{gap}");
+            let _ = writeln!(page, "\n{}", gap.trim_end());
+            if name == "coraza" {
+                page.push_str(super::wasm::CORAZA);
+            }
         }
     }
     page

@@ -262,14 +262,11 @@ fn a_report_is_read_as_it_was_written() {
     assert_eq!(serde_json::from_str::<Report>(&text).unwrap(), report);
 }
 
-/// Those whose report is kept.
-const KEPT: [Family; 1] = [Family::Lua];
-
 /// `UPDATE_DOCS=1 cargo test` writes the pages again, after a change of their words.
 #[test]
 fn the_kept_pages_are_those_of_the_kept_reports() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/benchmarks");
-    for family in KEPT {
+    for family in Family::ALL {
         let name = family.name();
         let path = folder.join(format!("{name}.md"));
         let kept = std::fs::read(folder.join(format!("{name}.json"))).unwrap();
