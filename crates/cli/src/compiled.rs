@@ -2,12 +2,13 @@
 //! for a large module.
 
 use std::env;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::output::{self, DIM, Styled};
+use crate::trial::LoadLine;
 
 /// What takes no longer than this is not told of.
 const UNTOLD: Duration = Duration::from_millis(500);
@@ -24,6 +25,23 @@ pub(crate) fn folder() -> Option<PathBuf> {
     };
     let caches = named("XDG_CACHE_HOME").or_else(|| Some(named("HOME")?.join(".cache")))?;
     Some(caches.join("outrider").join("compiled"))
+}
+
+/// What there is to warn of about the folder, among what was logged while plugins loaded.
+pub(crate) fn warnings(lines: &[LoadLine]) -> Vec<String> {
+    let Some(folder) = folder() else {
+        return Vec::new();
+    };
+    about(&folder, lines)
+}
+
+fn about(folder: &Path, lines: &[LoadLine]) -> Vec<String> {
+    let folder = folder.display().to_string();
+    lines
+        .iter()
+        .filter(|line| line.level == "warning" && line.message.contains(&folder))
+        .map(|line| format!("plugin {}: {}", line.plugin, line.message))
+        .collect()
 }
 
 /// Does work that may compile a module of `size` bytes; if it takes long, says of which plugin it is, and
@@ -73,4 +91,30 @@ fn seconds(begun: Instant) -> String {
 fn tenths(size: usize) -> String {
     let tenths = size.saturating_mul(10).div_ceil(1024 * 1024);
     format!("{}.{}", tenths / 10, tenths % 10)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn warnings_are_those_about_the_folder() {
+        let line = |level, message: &str| LoadLine {
+            plugin: "waf".to_owned(),
+            level,
+            message: message.to_owned(),
+        };
+        let lines = [
+            line(
+                "warning",
+                "/cache/compiled/ab is damaged; the module is compiled again",
+            ),
+            line("warning", "the rules are old"),
+            line("info", "/cache/compiled is nice"),
+        ];
+        assert_eq!(
+            about(Path::new("/cache/compiled"), &lines),
+            ["plugin waf: /cache/compiled/ab is damaged; the module is compiled again"]
+        );
+    }
 }

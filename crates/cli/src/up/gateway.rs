@@ -18,7 +18,7 @@ use serde_json::Value;
 use crate::commands::up::Arguments;
 use crate::compiled;
 use crate::exit::Exit;
-use crate::loader::compile_file;
+use crate::loader::compile_and_listen;
 use crate::output::{self, BAD, BOLD, DIM, GOOD, Styled, WARN};
 use crate::up::apply::{self, Applied};
 use crate::up::courier::{self, Courier};
@@ -228,7 +228,11 @@ impl Gateway {
 
 /// The file's plan, with what this machine adds to it.
 fn compile(file: &Path) -> Compiled {
-    let mut compiled = compile_file(file);
+    let (mut compiled, lines) = compile_and_listen(file);
+    // Envoy shows what plugins log; of its compiled code it finds what is made now.
+    for warning in compiled::warnings(&lines) {
+        output::warning(warning);
+    }
     if let Some(plan) = &mut compiled.plan {
         // The document holds text; a folder of another name is gone without.
         let folder = compiled::folder().and_then(|folder| Some(folder.to_str()?.to_owned()));
