@@ -20,6 +20,12 @@ pub(crate) const DIFFERENCES: &[(&[&str], &str)] = &[
         "`fd_fdstat_get` looks at its pointer: 21 where it lies outside of the memory.",
     ),
     (
+        &["body-announced"],
+        "A body whose length was announced in `content-length` keeps that length: a change of it is refused with 10, and \
+         the log says why. Envoy makes it, and cuts off what is too much, or breaks the exchange. Remove the header first, \
+         or hold the headers back until the body is there.",
+    ),
+    (
         &["foreign"],
         "`set_envoy_filter_state` takes any key, where Envoy knows only those that something in it has registered. \
          Expressions (`expr_create`, `expr_evaluate`, `expr_delete`) are not there: 1.",
