@@ -173,12 +173,12 @@ on tick
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_guest_that_fails_in_a_tick_is_replaced_and_ticks_on() {
     let echo = Echo::start("echo").await.unwrap();
-    let failing = r#"
+    let failing = r"
 on configure
   call set_tick_period_milliseconds 20
 on tick #3
   trap unreachable
-"#;
+";
     let steady = "on configure\n  call set_tick_period_milliseconds 20\n";
     let gateway = start(&[("failing", failing), ("steady", steady)], &echo);
     // Each VM ticks thrice and fails; on two workers, each third VM was there after two failures.
