@@ -367,6 +367,3 @@ impl ChainRun {
         }));
     }
 }
-
-#[cfg(test)]
-mod tests;
