@@ -123,6 +123,7 @@ impl WasmPlugin {
         metrics: &mut dyn Metrics,
     ) -> Result<Duration, Refusal> {
         let core = &self.core;
+        core.shared.metrics().make_up_for(&mut *metrics);
         let mut check = self.check.lock().unwrap_or_else(PoisonError::into_inner);
         let mut vm = match check.take() {
             Some(vm) => vm,

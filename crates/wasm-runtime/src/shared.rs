@@ -58,6 +58,12 @@ impl Metric {
         let number = self.id.load(Ordering::Relaxed).checked_sub(1)?;
         u32::try_from(number).ok().map(MetricId)
     }
+
+    fn becomes(&self, id: Option<MetricId>) {
+        if let Some(id) = id {
+            self.id.store(u64::from(id.0) + 1, Ordering::Relaxed);
+        }
+    }
 }
 
 /// More metrics of one kind than this a plugin cannot define.
@@ -79,7 +85,7 @@ impl MetricNames {
         name: &str,
         metrics: Option<&mut (dyn Metrics + 'static)>,
     ) -> Option<Arc<Metric>> {
-        let id = metrics.and_then(|metrics| metrics.define(kind, &format!("wasmcustom.{name}")));
+        let id = metrics.and_then(|metrics| metrics.define(kind, &full_name(name)));
         let list = self.kinds.get_mut(kind_index(kind))?;
         let metric = match list.iter().find(|known| known.name == name) {
             Some(known) => Arc::clone(known),
@@ -95,11 +101,23 @@ impl MetricNames {
                 metric
             }
         };
-        if let Some(id) = id {
-            metric.id.store(u64::from(id.0) + 1, Ordering::Relaxed);
-        }
+        metric.becomes(id);
         Some(metric)
     }
+
+    /// The proxy takes metrics now: what was defined when it took none becomes the proxy's.
+    pub(crate) fn make_up_for(&mut self, metrics: &mut dyn Metrics) {
+        for metric in self.kinds.iter().flatten() {
+            if metric.id().is_none() {
+                metric.becomes(metrics.define(metric.kind, &full_name(&metric.name)));
+            }
+        }
+    }
+}
+
+/// A guest's name for a metric, as Envoy's host has it.
+fn full_name(name: &str) -> String {
+    format!("wasmcustom.{name}")
 }
 
 /// The numbers that a VM's guest has for metrics. As in Envoy, each definition gives a new one, also of a name

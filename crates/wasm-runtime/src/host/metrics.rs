@@ -2,7 +2,8 @@
 //!
 //! Envoy takes new metrics only while a configuration loads. One that a guest defines there is Envoy's, by
 //! the name `wasmcustom.<name>` as in Envoy's host; one that it defines later is counted by the process, for
-//! guests to read, and becomes Envoy's with the next configuration in which it is defined.
+//! guests to read, and becomes Envoy's with the plugin's next configuration; from then on its changes are
+//! counted there.
 
 use std::sync::atomic::Ordering;
 

@@ -1,10 +1,11 @@
 //! gRPC, foreign functions, shared queues and metrics.
 
 use outrider_plugin_api::{
-    CalloutFailure, Decision, HttpStreamEvent, HttpStreamId, MetadataTree, Pause, Phase, Slot, Wake,
+    Call, CalloutFailure, Decision, HttpStreamEvent, HttpStreamId, MetadataTree, Pause, Phase,
+    Slot, Wake,
 };
 
-use super::fake::{FakeStream, Probe, guest, load, probe, source};
+use super::fake::{FakeMetrics, FakeStream, Probe, config, guest, load, probe, source};
 use crate::grpc::framed;
 
 /// Begins a call or a stream, and says what comes of it.
@@ -260,4 +261,18 @@ fn metrics_are_defined_where_they_can_be_and_counted_anywhere() {
         .collect();
     assert_eq!(defined, ["wasmcustom.requests"]);
     assert_eq!(stream.metrics.values().sum::<u64>(), 9);
+
+    // The next configuration makes up for what was defined too late.
+    let mut metrics = FakeMetrics::default();
+    let next = config(r#"{"a": 1}"#);
+    let configured = probe.plugin.configure(&next, &mut metrics).unwrap();
+    assert_eq!(metrics.defined, ["wasmcustom.late", "wasmcustom.requests"]);
+    let (mut slot, mut stream) = (Slot::default(), FakeStream::new());
+    let call = Call {
+        phase: Phase::RequestHeaders,
+        end_of_stream: false,
+    };
+    configured.call(&mut slot, call, &mut stream).unwrap();
+    configured.end(slot, 0);
+    assert_eq!(stream.metrics.values().sum::<u64>(), 9 + 7);
 }
