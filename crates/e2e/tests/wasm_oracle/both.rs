@@ -34,6 +34,11 @@ impl Case {
     pub(crate) fn name(&self) -> String {
         format!("{} ({})", self.script.name, self.abi)
     }
+
+    /// The plugin's name, which log lines of both sides tell; its VM's is `vm-` and this.
+    fn plugin(&self) -> String {
+        format!("{}-{}", self.script.name, self.abi)
+    }
 }
 
 /// Which sides an Envoy has listeners for.
@@ -73,18 +78,13 @@ fn listener_name(index: usize, side: Side) -> String {
     )
 }
 
-/// The plugin's name, which log lines of both sides tell.
-fn plugin_name(index: usize) -> String {
-    format!("script-{index}")
-}
-
 /// The parts of a listener's connection manager, to be changed.
 fn manager(bootstrap: &mut Value, listener: usize) -> &mut Value {
     &mut bootstrap["static_resources"]["listeners"][listener]["filter_chains"][0]["filters"][0]["typed_config"]
 }
 
 /// Envoy's own Wasm filter with the probe.
-fn envoys_filter(index: usize, case: &Case, module: &Path) -> Value {
+fn envoys_filter(case: &Case, module: &Path) -> Value {
     let text = |value: &str| json!({ "@type": "type.googleapis.com/google.protobuf.StringValue", "value": value });
     let environment: serde_json::Map<String, Value> = case
         .script
@@ -97,12 +97,12 @@ fn envoys_filter(index: usize, case: &Case, module: &Path) -> Value {
         "typed_config": {
             "@type": "type.googleapis.com/envoy.extensions.filters.http.wasm.v3.Wasm",
             "config": {
-                "name": plugin_name(index),
+                "name": case.plugin(),
                 "root_id": "the-root",
                 "allow_on_headers_stop_iteration": case.script.has(Setting::AllowStopIteration),
                 "configuration": text(&case.script.text),
                 "vm_config": {
-                    "vm_id": format!("vm-{index}"),
+                    "vm_id": format!("vm-{}", case.plugin()),
                     "runtime": "envoy.wasm.runtime.v8",
                     "code": { "local": { "filename": module } },
                     "configuration": text(&case.script.text),
@@ -114,7 +114,7 @@ fn envoys_filter(index: usize, case: &Case, module: &Path) -> Value {
 }
 
 /// Outrider with the probe.
-fn our_filter(index: usize, case: &Case, module: &Path) -> Value {
+fn our_filter(case: &Case, module: &Path) -> Value {
     let digest = outrider_plugin_store::module_digest(&fs::read(module).unwrap());
     let environment: serde_json::Map<String, Value> = case
         .script
@@ -127,16 +127,16 @@ fn our_filter(index: usize, case: &Case, module: &Path) -> Value {
         "typed_config": {
             "@type": "type.googleapis.com/envoy.extensions.filters.http.dynamic_modules.v3.DynamicModuleFilter",
             "dynamic_module_config": { "name": "outrider", "do_not_close": true },
-            "filter_name": plugin_name(index),
+            "filter_name": case.plugin(),
             "filter_config": {
                 "@type": "type.googleapis.com/google.protobuf.Struct",
                 "value": { "format": 1, "plugins": [{
-                    "name": plugin_name(index), "runtime": "wasm", "entry": "probe.wasm", "enabled": true,
+                    "name": case.plugin(), "runtime": "wasm", "entry": "probe.wasm", "enabled": true,
                     "source": { "module": module }, "digest": digest, "config": case.script.text,
                     // What a debug build on a busy machine needs; what the budget does is shown elsewhere.
                     "budgets": { "time_ms": 2000, "memory_mib": 64 },
                     "wasm": {
-                        "vm_id": format!("vm-{index}"), "root_id": "the-root",
+                        "vm_id": format!("vm-{}", case.plugin()), "root_id": "the-root",
                         "vm_configuration": case.script.text, "environment": environment,
                         "allow_on_headers_stop_iteration": case.script.has(Setting::AllowStopIteration),
                     },
@@ -231,9 +231,9 @@ fn bootstrap(
             let manager = manager(&mut bootstrap, listener);
             let breaks = case.script.has(Setting::BreaksEnvoy) && sides == Sides::Both;
             match side {
-                Side::Envoy if !breaks => insert(manager, envoys_filter(index, case, module)),
+                Side::Envoy if !breaks => insert(manager, envoys_filter(case, module)),
                 Side::Outrider if sides == Sides::Both => {
-                    insert(manager, our_filter(index, case, module));
+                    insert(manager, our_filter(case, module));
                 }
                 Side::Envoy | Side::Outrider => {}
             }
@@ -362,7 +362,7 @@ impl Both {
         while calls.received().len() < script.calls && Instant::now() < deadline {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
-        self.wait_for_the_end(index, side, mark, script).await;
+        self.wait_for_the_end(case, side, mark).await;
         if !script.has(Setting::UpstreamUnseen) {
             let upstream = upstream.iter();
             lines.extend(
@@ -382,7 +382,7 @@ impl Both {
         // Calls that go on at once come in any order.
         called.sort();
         lines.extend(called);
-        let mut said = self.said(index, side, mark, number == 0);
+        let mut said = self.said(case, side, mark, number == 0);
         if script.has(Setting::Unordered) {
             said.sort();
         }
@@ -391,11 +391,12 @@ impl Both {
     }
 
     /// Waits until each stream that has begun is deleted, and what the script names was said.
-    async fn wait_for_the_end(&self, index: usize, side: Side, mark: usize, script: &Script) {
+    async fn wait_for_the_end(&self, case: &Case, side: Side, mark: usize) {
+        let script = &case.script;
         let deadline = Instant::now() + PATIENCE;
         loop {
             self.read_log().await;
-            let said = self.said(index, side, mark, false);
+            let said = self.said(case, side, mark, false);
             let count = |part: &str| said.iter().filter(|line| line.contains(part)).count();
             let all_gone = count("stream create()") == count("stream delete()");
             let named = script
@@ -437,10 +438,10 @@ impl Both {
     }
 
     /// What the probe has said: since the mark, and, with the first request, what the same VM said before.
-    fn said(&self, index: usize, side: Side, mark: usize, is_first: bool) -> Vec<String> {
+    fn said(&self, case: &Case, side: Side, mark: usize, is_first: bool) -> Vec<String> {
         let own = match side {
-            Side::Envoy => format!(" vm-{index}: "),
-            Side::Outrider => format!("plugin {}: ", plugin_name(index)),
+            Side::Envoy => format!(" vm-{}: ", case.plugin()),
+            Side::Outrider => format!("plugin {}: ", case.plugin()),
         };
         let lines = self.envoy.log.lines();
         let text = |line: &String| {
