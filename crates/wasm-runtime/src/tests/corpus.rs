@@ -175,8 +175,10 @@ fn fuzz() {
         .iter()
         .map(|entry| (entry.function, answers(&functions, &probe, entry)))
         .collect();
+    // Random bytes over the guest's own memory are answered by chance.
+    let is_tried = |module: &str, name: &str| is_listed(module) && name != "random_get";
     let listed: Vec<usize> = (0..functions.len())
-        .filter(|function| is_listed(&functions[*function].0))
+        .filter(|function| is_tried(&functions[*function].0, &functions[*function].1))
         .collect();
     let (mut runner, strategy) = (TestRunner::default(), arguments());
     let (mut tried, mut found) = (0_u64, 0);
