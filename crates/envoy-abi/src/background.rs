@@ -371,23 +371,24 @@ impl Background for EnvoyBackground {
         if !(has(b":method") && has(b":path") && has(b":authority")) {
             return Err(CalloutFailure::MissingHeaders);
         }
-        let mut state = state();
-        if state.clusters.is_empty() {
-            return Err(CalloutFailure::CannotStart);
-        }
         let mut headers = own(request.headers);
         if !request.body.is_empty() && !has(b"content-length") {
             // Envoy says it of a stream's callouts by itself.
             let length = request.body.len().to_string().into_bytes();
             headers.push((b"content-length".to_vec(), length));
         }
-        state.waiting.push_back(Waiting {
+        let waiting = Waiting {
             cluster: request.cluster.to_vec(),
             headers,
             body: request.body.to_vec(),
             timeout: request.timeout,
             done,
-        });
+        };
+        let mut state = state();
+        if state.clusters.is_empty() {
+            return Err(CalloutFailure::CannotStart);
+        }
+        state.waiting.push_back(waiting);
         state.post();
         Ok(())
     }

@@ -10,7 +10,10 @@ use outrider_plugin_api::{
     CalloutFailure, CalloutId, CalloutResponse, HttpStreamEvent, HttpStreamId, Wake,
 };
 
-use crate::raw::callout_start;
+use smallvec::SmallVec;
+
+use crate::hooks::{fields, pieces_of};
+use crate::raw::{EnvoyBuffer, EnvoyHeader, callout_result, callout_start};
 
 /// What Envoy said when it was asked to start one.
 pub(crate) fn started(result: u32) -> Result<(), CalloutFailure> {
@@ -20,6 +23,52 @@ pub(crate) fn started(result: u32) -> Result<(), CalloutFailure> {
         callout_start::CLUSTER_NOT_FOUND => Err(CalloutFailure::ClusterNotFound),
         callout_start::CANNOT_CREATE => Err(CalloutFailure::CannotStart),
         _ => Err(CalloutFailure::StreamOver),
+    }
+}
+
+/// What Envoy tells of the end of a callout, for the time of its hook.
+pub(crate) struct Ended<'a> {
+    result: u32,
+    headers: SmallVec<[(&'a [u8], &'a [u8]); 16]>,
+    body: SmallVec<[&'a [u8]; 8]>,
+}
+
+impl Ended<'_> {
+    /// Reads the arguments of a hook of the kind `http_callout_done`.
+    ///
+    /// # Safety
+    /// The arrays have these lengths, or are null when they are empty; they and what they point at outlive the
+    /// value.
+    pub(crate) unsafe fn new(
+        result: u32,
+        headers: *const EnvoyHeader,
+        headers_length: usize,
+        chunks: *const EnvoyBuffer,
+        chunks_length: usize,
+    ) -> Self {
+        // SAFETY: the caller's promise.
+        unsafe {
+            Self {
+                result,
+                headers: fields(headers, headers_length),
+                body: pieces_of(chunks, chunks_length),
+            }
+        }
+    }
+
+    /// What came of the callout.
+    pub(crate) fn outcome(&self) -> Result<CalloutResponse<'_>, CalloutFailure> {
+        match self.result {
+            callout_result::SUCCESS => match made_up(&self.headers, &self.body) {
+                Some(failure) => Err(failure),
+                None => Ok(CalloutResponse {
+                    headers: &self.headers,
+                    body: &self.body,
+                }),
+            },
+            callout_result::RESET => Err(CalloutFailure::Reset),
+            _ => Err(CalloutFailure::TooLarge),
+        }
     }
 }
 

@@ -9,14 +9,11 @@ use std::ffi::c_void;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use outrider_plugin_api::{CalloutFailure, CalloutResponse};
-use smallvec::SmallVec;
-
 use crate::background::{self, ClusterId};
-use crate::callout::made_up;
-use crate::hooks::{array, guarded};
+use crate::callout::Ended;
+use crate::hooks::guarded;
 use crate::module::module;
-use crate::raw::{ClusterPtr, ConfigPtr, EnvoyBuffer, EnvoyHeader, callout_result};
+use crate::raw::{ClusterPtr, ConfigPtr, EnvoyBuffer, EnvoyHeader};
 use crate::{callbacks::callbacks, worker};
 
 /// Stands for what has no state of its own: its configuration, and its load balancer on each worker.
@@ -185,34 +182,15 @@ unsafe extern "C" fn envoy_dynamic_module_on_cluster_http_callout_done(
     chunks_length: usize,
 ) {
     guarded((), || {
-        // SAFETY: the cluster is alive in this hook. Envoy's arrays live until it returns; empty ones may be
-        // null.
-        let (id, headers, chunks): (_, SmallVec<[_; 16]>, SmallVec<[_; 8]>) = unsafe {
+        // SAFETY: the cluster is alive in this hook, and Envoy's arrays live until it returns.
+        let (id, ended) = unsafe {
             (
                 cluster(module).id(),
-                array(headers, headers_length)
-                    .iter()
-                    .map(|header| (header.name.bytes(), header.value.bytes()))
-                    .collect(),
-                array(chunks, chunks_length)
-                    .iter()
-                    .map(|chunk| chunk.bytes())
-                    .collect(),
+                Ended::new(result, headers, headers_length, chunks, chunks_length),
             )
         };
-        let outcome = match result {
-            callout_result::SUCCESS => match made_up(&headers, &chunks) {
-                Some(failure) => Err(failure),
-                None => Ok(CalloutResponse {
-                    headers: &headers,
-                    body: &chunks,
-                }),
-            },
-            callout_result::RESET => Err(CalloutFailure::Reset),
-            _ => Err(CalloutFailure::TooLarge),
-        };
         if let Some(id) = id {
-            background::on_done(id, number, outcome);
+            background::on_done(id, number, ended.outcome());
         }
     });
 }

@@ -10,19 +10,16 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use outrider_plugin_api::{
-    CalloutFailure, CalloutId, CalloutResponse, Direction, Effects, HttpStreamEvent, HttpStreamId,
-    LogLevel, Wake,
+    CalloutFailure, CalloutId, Direction, Effects, HttpStreamEvent, HttpStreamId, LogLevel, Wake,
 };
 use smallvec::SmallVec;
 
 use crate::background;
 use crate::callbacks::callbacks;
-use crate::callout::made_up;
+use crate::callout::Ended;
 use crate::filter::{Filter, LATER, answer};
 use crate::module::{ConfigContext, FilterConfig, RouteConfig, module};
-use crate::raw::{
-    ConfigPtr, EnvoyBuffer, EnvoyHeader, FilterPtr, body_status, callout_result, headers_status,
-};
+use crate::raw::{ConfigPtr, EnvoyBuffer, EnvoyHeader, FilterPtr, body_status, headers_status};
 
 /// Runs a hook's body; a panic is logged and answered with `otherwise`.
 pub(crate) fn guarded<T>(otherwise: T, body: impl FnOnce() -> T) -> T {
@@ -312,32 +309,11 @@ unsafe extern "C" fn envoy_dynamic_module_on_http_filter_http_callout_done(
     chunks_length: usize,
 ) {
     guarded((), || {
-        // SAFETY: Envoy's arrays live until the hook returns; empty ones may be null.
-        let (headers, chunks): (SmallVec<[_; 16]>, SmallVec<[_; 8]>) = unsafe {
-            (
-                array(headers, headers_length)
-                    .iter()
-                    .map(|header| (header.name.bytes(), header.value.bytes()))
-                    .collect(),
-                array(chunks, chunks_length)
-                    .iter()
-                    .map(|chunk| chunk.bytes())
-                    .collect(),
-            )
-        };
-        let outcome = match result {
-            callout_result::SUCCESS => match made_up(&headers, &chunks) {
-                Some(failure) => Err(failure),
-                None => Ok(CalloutResponse {
-                    headers: &headers,
-                    body: &chunks,
-                }),
-            },
-            callout_result::RESET => Err(CalloutFailure::Reset),
-            _ => Err(CalloutFailure::TooLarge),
-        };
+        // SAFETY: Envoy's arrays live until the hook returns.
+        let ended = unsafe { Ended::new(result, headers, headers_length, chunks, chunks_length) };
+        let wake = Wake::Callout(CalloutId(id), ended.outcome());
         // SAFETY: the caller's promise is passed on.
-        unsafe { on_wake(filter, module, Wake::Callout(CalloutId(id), outcome)) };
+        unsafe { on_wake(filter, module, wake) };
     });
 }
 
@@ -353,12 +329,7 @@ unsafe fn on_http_stream_headers(
 ) {
     guarded((), || {
         // SAFETY: Envoy's array lives until the hook returns; an empty one may be null.
-        let headers: SmallVec<[_; 16]> = unsafe {
-            array(headers.0, headers.1)
-                .iter()
-                .map(|header| (header.name.bytes(), header.value.bytes()))
-                .collect()
-        };
+        let headers = unsafe { fields(headers.0, headers.1) };
         let (id, event) = wake(&headers);
         // SAFETY: the caller's promise is passed on.
         unsafe { on_wake(filter, module, Wake::HttpStream(HttpStreamId(id), event)) };
@@ -405,12 +376,7 @@ unsafe extern "C" fn envoy_dynamic_module_on_http_filter_http_stream_data(
 ) {
     guarded((), || {
         // SAFETY: Envoy's array lives until the hook returns; an empty one may be null.
-        let pieces: SmallVec<[_; 8]> = unsafe {
-            array(pieces, length)
-                .iter()
-                .map(|piece| piece.bytes())
-                .collect()
-        };
+        let pieces = unsafe { pieces_of(pieces, length) };
         let event = HttpStreamEvent::Data {
             pieces: &pieces,
             end_of_stream,
@@ -475,11 +441,41 @@ unsafe extern "C" fn envoy_dynamic_module_on_http_filter_http_stream_reset(
     });
 }
 
+/// Names and values in Envoy's array, which may be null when it is empty.
+///
+/// # Safety
+/// The array has that length; it and what it points at outlive `'a`.
+pub(crate) unsafe fn fields<'a>(
+    pointer: *const EnvoyHeader,
+    length: usize,
+) -> SmallVec<[(&'a [u8], &'a [u8]); 16]> {
+    // SAFETY: the caller's promise.
+    let headers = unsafe { array(pointer, length) }.iter();
+    // SAFETY: as above.
+    headers
+        .map(|header| unsafe { (header.name.bytes(), header.value.bytes()) })
+        .collect()
+}
+
+/// The pieces of a body in such an array.
+///
+/// # Safety
+/// As for [`fields`].
+pub(crate) unsafe fn pieces_of<'a>(
+    pointer: *const EnvoyBuffer,
+    length: usize,
+) -> SmallVec<[&'a [u8]; 8]> {
+    // SAFETY: the caller's promise.
+    let pieces = unsafe { array(pointer, length) }.iter();
+    // SAFETY: as above.
+    pieces.map(|piece| unsafe { piece.bytes() }).collect()
+}
+
 /// Envoy's array, which may be null when it is empty.
 ///
 /// # Safety
 /// The array has that length and outlives `'a`.
-pub(crate) unsafe fn array<'a, T>(pointer: *const T, length: usize) -> &'a [T] {
+unsafe fn array<'a, T>(pointer: *const T, length: usize) -> &'a [T] {
     if pointer.is_null() || length == 0 {
         &[]
     } else {
