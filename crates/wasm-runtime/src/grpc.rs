@@ -133,23 +133,24 @@ pub(crate) fn status(pairs: &[(&[u8], &[u8])]) -> Option<Failure> {
 
 /// The status of a response that is not gRPC's, as gRPC's documents map it.
 pub(crate) fn of_http(headers: &[(&[u8], &[u8])]) -> Option<Failure> {
-    let status = headers
-        .iter()
-        .find(|(name, _)| *name == b":status")
-        .and_then(|(_, value)| std::str::from_utf8(value).ok()?.parse::<u16>().ok())?;
-    let code = match status {
-        200 => return None,
+    let (_, status) = headers.iter().find(|(name, _)| *name == b":status")?;
+    let status = std::str::from_utf8(status).ok()?.parse::<u16>().ok()?;
+    (status != 200).then(|| Failure {
+        code: code_of_http(status),
+        message: format!("HTTP status {status}"),
+    })
+}
+
+/// gRPC's `http-grpc-status-mapping.md`.
+pub(crate) fn code_of_http(status: u16) -> u32 {
+    match status {
         400 => code::INTERNAL,
         401 => 16,
         403 => 7,
         404 => 12,
         429 | 502 | 503 | 504 => code::UNAVAILABLE,
         _ => code::UNKNOWN,
-    };
-    Some(Failure {
-        code,
-        message: format!("HTTP status {status}"),
-    })
+    }
 }
 
 /// A copy of names and values.

@@ -12,6 +12,11 @@ use crate::pairs::Pairs;
 /// What came of a callout, with bytes of its own: headers and body.
 pub(crate) type Outcome = Result<(Pairs, Vec<u8>), CalloutFailure>;
 
+/// The same of what the proxy tells.
+pub(crate) fn own(outcome: Result<CalloutResponse<'_>, CalloutFailure>) -> Outcome {
+    outcome.map(|response| (grpc::own(response.headers), response.body.concat()))
+}
+
 /// One thing to be told.
 #[derive(Debug)]
 pub(crate) enum Mail {
@@ -59,7 +64,7 @@ impl Mailbox {
         token: u32,
         outcome: Result<CalloutResponse<'_>, CalloutFailure>,
     ) {
-        let outcome = outcome.map(|response| (grpc::own(response.headers), response.body.concat()));
+        let outcome = own(outcome);
         self.add(&mut self.mail(), Mail::Callout { token, outcome });
     }
 

@@ -11,7 +11,6 @@ use std::time::Duration;
 
 use outrider_plugin_api::{
     ConfiguredPlugin, Interest, LoadError, MetricKind, Metrics, Plugin, PluginStatus, ScopedConfig,
-    Slot,
 };
 
 use crate::code::Code;
@@ -21,7 +20,7 @@ use crate::reaper;
 use crate::shared::Shared;
 use crate::shared_data;
 use crate::source::WasmSource;
-use crate::vm::{Configuration, Refusal, Vm};
+use crate::vm::{Configuration, Refusal, Vm, slot_of};
 use crate::workers::{Core, Counters, taking};
 
 /// See the module.
@@ -108,10 +107,8 @@ impl WasmPlugin {
                 .map_err(|refusal| refused(&core, &refusal))?;
             core.add_worker(vm);
         }
-        let core = Arc::new(core);
-        core.know();
         Ok(Self {
-            core,
+            core: core.shared(),
             start,
             check: Mutex::new(Some(check)),
         })
@@ -165,7 +162,7 @@ impl WasmPlugin {
             };
             // It went well where it was checked. Should it fail here, the first stream finds out.
             if let Err(Refusal::Failed(trouble)) = vm.configure(configuration, Loan::Nothing) {
-                let slot = Slot(u64::from(vm.generation) << 32);
+                let slot = slot_of(vm.generation);
                 self.core.failed_alone(&mut held, slot, &trouble);
             }
         }

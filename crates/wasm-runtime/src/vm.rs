@@ -385,6 +385,11 @@ fn place_of(slot: Slot) -> Option<usize> {
         .checked_sub(1)
 }
 
+/// A slot for a VM, and no context in it.
+pub(crate) fn slot_of(generation: u32) -> Slot {
+    Slot(u64::from(generation) << 32)
+}
+
 /// The VM that a slot's context is in; none: it stands for none.
 pub(crate) fn generation_of(slot: Slot) -> Option<u32> {
     (slot != Slot::default()).then_some((slot.0 >> 32) as u32)

@@ -6,7 +6,7 @@ mod made;
 pub(crate) use made::taking;
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 use std::time::Duration;
 
 use outrider_plugin_api::{Fault, LogLevel, MetricId, Slot, VmStatus};
@@ -17,7 +17,7 @@ use crate::reaper;
 use crate::repair::Repair;
 use crate::shared::Shared;
 use crate::trouble::Trouble;
-use crate::vm::{Configuration, Refusal, Vm, generation_of};
+use crate::vm::{Configuration, Refusal, Vm, generation_of, slot_of};
 
 /// A worker's VM. The lock is the worker's own: others take it only while no stream has come yet.
 #[derive(Debug)]
@@ -160,7 +160,8 @@ pub(crate) struct Core {
     configured: AtomicU64,
     /// What it costs to make a VM and to configure it once, in nanoseconds.
     cost: AtomicU64,
-    own: OnceLock<Weak<Self>>,
+    /// For VMs that are made on a thread of their own.
+    own: Weak<Self>,
     counters: Counters,
 }
 
@@ -174,7 +175,7 @@ impl Core {
             configurations: Mutex::default(),
             configured: AtomicU64::new(0),
             cost: AtomicU64::new(0),
-            own: OnceLock::new(),
+            own: Weak::new(),
             counters,
         }
     }
@@ -182,6 +183,14 @@ impl Core {
     /// A worker, and its first VM.
     pub(crate) fn add_worker(&mut self, vm: Vm) {
         self.workers.push(worker(vm, self.workers.len()));
+    }
+
+    /// It has all its workers, and is shared from now on.
+    pub(crate) fn shared(mut self) -> Arc<Self> {
+        Arc::new_cyclic(|own| {
+            self.own = Weak::clone(own);
+            self
+        })
     }
 
     /// The number of a configuration that comes.
@@ -259,7 +268,7 @@ impl Core {
                 .chain(retiring)
                 .find_map(|vm| Some((vm.generation, vm.release(id, Loan::Nothing).err()?)));
             if let Some((generation, trouble)) = failed {
-                self.failed_alone(held, Slot(u64::from(generation) << 32), &trouble);
+                self.failed_alone(held, slot_of(generation), &trouble);
             }
         }
     }
@@ -286,15 +295,9 @@ impl Core {
                 self.make_elsewhere(held);
             }
         } else if held.repair.is_due(now) {
-            held.generation = next(held.generation);
-            match Vm::new(&self.code, &self.shared, held.generation, Loan::Nothing) {
+            match Vm::new(&self.code, &self.shared, 0, Loan::Nothing) {
                 Ok(vm) => {
-                    held.seen.memory.store(vm.memory(), Ordering::Relaxed);
-                    *held.seen.trouble() = None;
-                    held.current = Some(vm);
-                    held.configured = 0;
-                    // Its configurations come with its streams, or beside them.
-                    self.shared.ring_in(Duration::ZERO);
+                    self.install(held, vm);
                     return Ok(());
                 }
                 Err(refusal) => {
@@ -305,6 +308,18 @@ impl Core {
         }
         *held.seen.trouble() = Some(held.repair.reason.clone());
         Err(held.repair.reason.clone())
+    }
+
+    /// Puts a VM to where streams begin.
+    fn install(&self, held: &mut Held, mut vm: Vm) {
+        held.generation = next(held.generation);
+        vm.generation = held.generation;
+        held.seen.memory.store(vm.memory(), Ordering::Relaxed);
+        *held.seen.trouble() = None;
+        held.current = Some(vm);
+        held.configured = 0;
+        // The configurations that it lacks come with its streams, or beside them.
+        self.shared.ring_in(Duration::ZERO);
     }
 
     /// A guest failed: its VM is closed, another takes its place, and the stream's fault is told.
@@ -465,10 +480,9 @@ fn contended(own: &WorkerVm) -> Option<MutexGuard<'_, Held>> {
     None
 }
 
-fn worker(mut vm: Vm, worker: usize) -> WorkerVm {
+fn worker(vm: Vm, worker: usize) -> WorkerVm {
     let seen = Arc::new(Seen::default());
     seen.memory.store(vm.memory(), Ordering::Relaxed);
-    vm.first_memory = vm.memory();
     WorkerVm {
         held: Mutex::new(Held {
             generation: vm.generation,

@@ -1,26 +1,33 @@
 //! Buffers: the stream's bodies, what callouts brought, and configurations.
 
+use std::ops::Range;
+
 use outrider_plugin_api::Direction;
 
 use crate::abi::{Buffer, Status};
 use crate::guest_memory::{Answer, Guest, bytes, hand_over, split, write_u32};
 use crate::state::{Moment, State};
 
-/// How long a buffer is; an error: it is not there.
-fn length(state: &mut State, buffer: Buffer) -> Result<usize, Status> {
-    match buffer {
-        Buffer::Body(direction) => Ok(state.body(direction).map_or(0, |(_, length)| length)),
-        Buffer::CalloutBody if !state.response.is_there => Err(Status::NotFound),
-        Buffer::CalloutBody | Buffer::GrpcMessage => Ok(state.response.body.len()),
-        Buffer::VmConfiguration => Ok(state.shared.options.vm_configuration.len()),
+/// Which part of a buffer the guest sees: of a body that is held back, what it has not seen; an error: it is not
+/// there.
+fn extent(state: &mut State, buffer: Buffer) -> Result<Range<usize>, Status> {
+    let length = match buffer {
+        Buffer::Body(direction) => {
+            let (hidden, length) = state.body(direction).unwrap_or_default();
+            return Ok(hidden..hidden + length);
+        }
+        Buffer::CalloutBody if !state.response.is_there => return Err(Status::NotFound),
+        Buffer::CalloutBody | Buffer::GrpcMessage => state.response.body.len(),
+        Buffer::VmConfiguration => state.shared.options.vm_configuration.len(),
         Buffer::PluginConfiguration if state.moment == Moment::Configure => {
             let root = state.root;
-            Ok(state.contexts.root(root).map_or(0, |root| root.text.len()))
+            state.contexts.root(root).map_or(0, |root| root.text.len())
         }
-        Buffer::PluginConfiguration => Err(Status::NotFound),
-        Buffer::ForeignArguments => Ok(state.foreign.len()),
-        Buffer::Network => Ok(0),
-    }
+        Buffer::PluginConfiguration => return Err(Status::NotFound),
+        Buffer::ForeignArguments => state.foreign.len(),
+        Buffer::Network => 0,
+    };
+    Ok(0..length)
 }
 
 /// A part of what lies in pieces.
@@ -36,11 +43,6 @@ fn take(piece: &[u8], offset: &mut usize, start: usize, end: usize, into: &mut V
 fn copy(state: &mut State, buffer: Buffer, start: usize, end: usize) {
     let mut scratch = std::mem::take(&mut state.scratch);
     scratch.clear();
-    let hidden = match buffer {
-        Buffer::Body(direction) => state.body(direction).map_or(0, |(hidden, _)| hidden),
-        _ => 0,
-    };
-    let (start, end) = (start + hidden, end + hidden);
     let mut offset = 0;
     let mut whole = |bytes: &[u8]| take(bytes, &mut offset, start, end, &mut scratch);
     match buffer {
@@ -75,12 +77,15 @@ pub(crate) fn get(
         return Ok(Status::BadArgument);
     };
     let state = guest.data_mut();
-    let length = match length(state, buffer) {
-        Ok(length) => length,
+    let seen = match extent(state, buffer) {
+        Ok(seen) => seen,
         Err(status) => return Ok(status),
     };
-    let start = (start as u32 as usize).min(length);
-    let end = start.saturating_add(most as u32 as usize).min(length);
+    let start = seen
+        .start
+        .saturating_add(start as u32 as usize)
+        .min(seen.end);
+    let end = start.saturating_add(most as u32 as usize).min(seen.end);
     copy(state, buffer, start, end);
     hand_over(guest, value, length_place)
 }
@@ -108,11 +113,11 @@ pub(crate) fn status(guest: &mut Guest<'_>, buffer: i32, length_place: i32, flag
     let Some((memory, state)) = split(guest) else {
         return Ok(Status::InvalidMemoryAccess);
     };
-    let length = match length(state, buffer) {
-        Ok(length) => length,
+    let seen = match extent(state, buffer) {
+        Ok(seen) => seen,
         Err(status) => return Ok(status),
     };
-    let length = u32::try_from(length).unwrap_or(u32::MAX);
+    let length = u32::try_from(seen.len()).unwrap_or(u32::MAX);
     if write_u32(memory, length_place, length) != Status::Ok {
         return Ok(Status::InvalidMemoryAccess);
     }

@@ -3,7 +3,7 @@
 //! As in Envoy, a guest has a map from the callback that brings it until that direction goes on: later it is
 //! absent, though the proxy still has it. In `relaxed` mode what the proxy has can be read.
 
-use outrider_plugin_api::HeaderMap;
+use outrider_plugin_api::{HeaderMap, Stream};
 
 use crate::abi::{Map, Status};
 use crate::guest_memory::{Answer, Guest, bytes, hand_over, split, write_u32};
@@ -18,9 +18,22 @@ fn may_read(state: &State, map: HeaderMap) -> bool {
     context.maps.has(map) || (state.shared.options.relaxed && state.is_own())
 }
 
-/// Whether it may change it.
-fn may_change(state: &State, map: HeaderMap) -> bool {
-    state.moment != Moment::Log && state.context().is_some_and(|context| context.maps.has(map))
+/// The stream, if the guest may change one of its maps. As in Envoy, the route follows the request's headers.
+#[inline]
+fn to_change(state: &mut State, map: HeaderMap) -> Option<&mut (dyn Stream + 'static)> {
+    // Looked at once: this is the hottest of all host functions.
+    if !state.is_own() || state.moment == Moment::Log {
+        return None;
+    }
+    let context = state.contexts.at_mut(state.own?)?;
+    let stream = state.lent.stream_mut()?;
+    if !context.maps.has(map) {
+        return None;
+    }
+    if map == HeaderMap::RequestHeaders {
+        context.route_is_stale = true;
+    }
+    Some(stream)
 }
 
 /// The names and values of a map that is not the stream's; one without any is absent.
@@ -97,22 +110,9 @@ fn change(state: &mut State, map: i32, change: &Change<'_>) -> Status {
     let Some(Map::Stream(map)) = Map::from_number(map) else {
         return Status::BadArgument;
     };
-    // Looked at once: this is the hottest of all host functions.
-    if !state.is_own() || state.moment == Moment::Log {
-        return Status::BadArgument;
-    }
-    let Some(context) = state.own.and_then(|place| state.contexts.at_mut(place)) else {
+    let Some(stream) = to_change(state, map) else {
         return Status::BadArgument;
     };
-    let Some(stream) = state.lent.stream_mut() else {
-        return Status::BadArgument;
-    };
-    if !context.maps.has(map) {
-        return Status::BadArgument;
-    }
-    if map == HeaderMap::RequestHeaders {
-        context.route_is_stale = true;
-    }
     let done = match change {
         Change::Add(name, value) => stream.add_header(map, name, value),
         Change::Replace(name, value) => stream.set_header(map, name, value),
@@ -122,15 +122,6 @@ fn change(state: &mut State, map: i32, change: &Change<'_>) -> Status {
         Status::Ok
     } else {
         Status::BadArgument
-    }
-}
-
-/// As in Envoy, the route follows the request's headers.
-fn note_change(state: &mut State, map: HeaderMap) {
-    if map == HeaderMap::RequestHeaders
-        && let Some(context) = state.context_mut()
-    {
-        context.route_is_stale = true;
     }
 }
 
@@ -240,10 +231,7 @@ pub(crate) fn set_pairs(guest: &mut Guest<'_>, map: i32, place: i32, length: i32
     let Some(bytes) = bytes(memory, place, length) else {
         return Ok(Status::InvalidMemoryAccess);
     };
-    if !may_change(state, map) {
-        return Ok(Status::BadArgument);
-    }
-    let Some(stream) = state.stream_mut() else {
+    let Some(stream) = to_change(state, map) else {
         return Ok(Status::BadArgument);
     };
     let mut names: Vec<Vec<u8>> = Vec::new();
@@ -259,7 +247,6 @@ pub(crate) fn set_pairs(guest: &mut Guest<'_>, map: i32, place: i32, length: i32
     for (name, value) in pairs::read(bytes).unwrap_or_default() {
         stream.add_header(map, name, value);
     }
-    note_change(state, map);
     Ok(Status::Ok)
 }
 

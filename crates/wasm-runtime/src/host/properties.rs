@@ -9,6 +9,7 @@ use outrider_plugin_api::{
 };
 
 use crate::abi::Status;
+use crate::grpc;
 use crate::guest_memory::{Answer, Guest, bytes, hand_over, split};
 use crate::pairs::Writer;
 use crate::state::{Moment, State};
@@ -383,8 +384,7 @@ fn has_upstream(stream: &dyn Stream) -> bool {
     stream.attribute(Attribute::UpstreamAddress).is_some()
 }
 
-/// What a response stands for in gRPC: as it says, or what gRPC's `http-grpc-status-mapping.md` makes of its
-/// status.
+/// What a response stands for in gRPC: as it says, or what gRPC makes of its status.
 fn grpc_status(stream: &dyn Stream, visible: Visible, into: &mut Vec<u8>) -> Found {
     if !visible.response {
         return Found::No;
@@ -395,14 +395,8 @@ fn grpc_status(stream: &dyn Stream, visible: Visible, into: &mut Vec<u8>) -> Fou
     };
     let of_status = || {
         let status = stream.header(HeaderMap::ResponseHeaders, b":status", 0)?;
-        Some(match status {
-            b"400" => 13,
-            b"401" => 16,
-            b"403" => 7,
-            b"404" => 12,
-            b"429" | b"502" | b"503" | b"504" => 14,
-            _ => 2,
-        })
+        let status = std::str::from_utf8(status).ok()?.parse().ok()?;
+        Some(i64::from(grpc::code_of_http(status)))
     };
     match said.or_else(of_status) {
         Some(status) => {

@@ -11,7 +11,7 @@ use super::{enter, small};
 use crate::contexts::{Callout, Root};
 use crate::exports::Exports;
 use crate::grpc::{self, Failure};
-use crate::mailbox::{Mail, Outcome};
+use crate::mailbox::{self, Mail, Outcome};
 use crate::state::{Moment, Response, State};
 use crate::trouble::Trouble;
 
@@ -190,9 +190,7 @@ pub(super) fn told(
     match wake {
         Wake::Callout(id, outcome) => {
             if let Some(callout) = take(store, place, WakeId::Callout(*id)) {
-                let outcome =
-                    outcome.map(|response| (grpc::own(response.headers), response.body.concat()));
-                http_done(store, exports, &callout, outcome)?;
+                http_done(store, exports, &callout, mailbox::own(*outcome))?;
             }
         }
         Wake::HttpStream(id, event) => grpc_event(store, exports, place, *id, event)?,

@@ -4,11 +4,11 @@ use std::sync::TryLockError;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use outrider_plugin_api::{LogLevel, Slot};
+use outrider_plugin_api::LogLevel;
 
 use super::{Core, Held, unpoisoned};
 use crate::memory::Loan;
-use crate::vm::{Configuration, Refusal};
+use crate::vm::{Configuration, Refusal, slot_of};
 
 /// When somebody has a VM who will be done with it soon.
 const BUSY: Duration = Duration::from_millis(20);
@@ -52,7 +52,7 @@ impl Core {
             return None;
         }
         let vm = held.current.as_mut()?;
-        let slot = Slot(u64::from(vm.generation) << 32);
+        let slot = slot_of(vm.generation);
         let missing: Vec<Configuration> = self
             .configurations()
             .iter()
@@ -91,7 +91,7 @@ impl Core {
             }
         }
         if let Some((generation, trouble)) = failed {
-            self.failed_alone(held, Slot(u64::from(generation) << 32), &trouble);
+            self.failed_alone(held, slot_of(generation), &trouble);
             return Some(held.repair.wait(self.shared.clock.now()));
         }
         due

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use outrider_plugin_api::LogLevel;
 
-use super::{Core, Held, WorkerVm, next};
+use super::{Core, Held, WorkerVm};
 use crate::engine;
 use crate::memory::Loan;
 use crate::reaper;
@@ -59,7 +59,6 @@ impl Core {
     /// A VM with all configurations.
     fn made(&self) -> Result<Vm, Refusal> {
         let mut vm = Vm::new(&self.code, &self.shared, 0, Loan::Nothing)?;
-        vm.first_memory = vm.memory();
         let configurations = self.configurations().clone();
         for configuration in &configurations {
             vm.configure(configuration, Loan::Nothing)?;
@@ -125,27 +124,18 @@ impl Core {
         };
         own.has_ready.store(false, Ordering::Release);
         drop(ready);
-        held.generation = next(held.generation);
-        vm.generation = held.generation;
-        held.seen.memory.store(vm.memory(), Ordering::Relaxed);
-        *held.seen.trouble() = None;
-        held.configured = 0;
         if let Some(mut old) = held.current.take() {
             vm.inherit(&mut old);
             held.retire(old);
         }
-        held.current = Some(vm);
-        self.shared.ring_in(Duration::ZERO);
+        self.install(held, vm);
         true
     }
 
     /// Has a VM made for a worker whose own failed.
     pub(super) fn make_elsewhere(&self, held: &mut Held) {
         let worker = held.worker;
-        let (Some(core), Some(own)) = (
-            self.own.get().and_then(std::sync::Weak::upgrade),
-            self.workers.get(worker),
-        ) else {
+        let (Some(core), Some(own)) = (self.own.upgrade(), self.workers.get(worker)) else {
             return;
         };
         if own.is_being_made.swap(true, Ordering::AcqRel) {
@@ -174,11 +164,5 @@ impl Core {
         if spawned.is_err() {
             own.is_being_made.store(false, Ordering::Release);
         }
-    }
-
-    /// What a VM that is made later needs to find this again.
-    pub(crate) fn know(self: &std::sync::Arc<Self>) {
-        // Once: there is one.
-        let _same = self.own.set(std::sync::Arc::downgrade(self));
     }
 }
