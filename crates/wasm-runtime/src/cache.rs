@@ -57,7 +57,7 @@ pub(crate) struct Key {
 impl Key {
     /// The key of the code that an engine compiles from a module. `module` is the SHA-256 of the module's
     /// file, `compatibility` what the engine says of its version, settings and CPU
-    /// (`Engine::precompile_compatibility_hash`).
+    /// (`Engine::precompile_compatibility_hash`), and what was done to the module before.
     pub(crate) fn new(module: [u8; 32], compatibility: &impl Hash) -> Self {
         // Its algorithm may be another in another version of the compiler: then everything is compiled
         // once more.

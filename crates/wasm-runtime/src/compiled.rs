@@ -9,6 +9,7 @@ use outrider_plugin_api::{LogLevel, Metrics};
 use wasmtime::{Engine, Module};
 
 use crate::cache::{Cache, Key, Trouble};
+use crate::jumps;
 use crate::memory;
 use crate::source::{Digest, WasmSource};
 
@@ -35,7 +36,7 @@ pub(crate) fn module(
         .compiled_folder
         .as_deref()
         .and_then(|folder| open(folder, &mut warn));
-    let key = Key::new(digest, &engine.precompile_compatibility_hash());
+    let key = key(engine, digest);
     if let Some(cache) = &cache {
         match kept(engine, cache, &key) {
             Ok(Some(module)) => return Ok(share(digest, module)),
@@ -57,6 +58,14 @@ pub(crate) fn module(
     Ok(share(digest, module))
 }
 
+/// What a module's code is kept under: with the digest of its file, all that made code of it.
+pub(crate) fn key(engine: &Engine, module: Digest) -> Key {
+    Key::new(
+        module,
+        &(jumps::VERSION, engine.precompile_compatibility_hash()),
+    )
+}
+
 fn open(folder: &Path, warn: &mut dyn FnMut(&str)) -> Option<Cache> {
     Cache::open(folder)
         .map_err(|trouble| warn(&format!("{trouble}; the module is compiled at each start")))
@@ -75,7 +84,8 @@ fn kept(engine: &Engine, cache: &Cache, key: &Key) -> Result<Option<Module>, Tro
 fn compile(engine: &Engine, source: &WasmSource) -> Result<Module, String> {
     let bytes = source.module.bytes()?;
     is_module(&bytes)?;
-    Module::from_binary(engine, &bytes).map_err(|error| format!("cannot be compiled: {error:#}"))
+    Module::from_binary(engine, &jumps::direct(&bytes))
+        .map_err(|error| format!("cannot be compiled: {error:#}"))
 }
 
 fn is_module(bytes: &[u8]) -> Result<(), String> {

@@ -18,6 +18,7 @@ mod exports;
 mod grpc;
 mod guest_memory;
 mod host;
+mod jumps;
 mod mailbox;
 mod memory;
 mod pairs;

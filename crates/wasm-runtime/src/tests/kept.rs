@@ -116,7 +116,7 @@ fn code_of_another_engine_is_compiled_again() {
     let module = telling("foreign");
     let digest = module_of(&module).digest();
     let engine = crate::engine::engine().unwrap();
-    let key = crate::cache::Key::new(digest, &engine.precompile_compatibility_hash());
+    let key = crate::compiled::key(engine, digest);
     let cache = crate::cache::Cache::open(&world.cache()).unwrap();
     let mut other = wasmtime::Config::new();
     other.epoch_interruption(false);
