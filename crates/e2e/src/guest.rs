@@ -64,6 +64,10 @@ const PRELUDE: &str = r#"
   (func (export "proxy_on_vm_start") (param i32 i32) (result i32) (i32.const 1))
   (func $configure (export "proxy_on_configure") (param $root i32) (param $size i32) (result i32)
     (local $slot i32) (local $end i32)
+    (local.set $end (i32.const ROUNDS))
+    (loop $round
+      (local.set $end (i32.sub (local.get $end) (i32.const 1)))
+      (br_if $round (local.get $end)))
     (local.set $slot (call $slot_of (local.get $root)))
     (if (i32.gt_u (local.get $size) (i32.const 252)) (then (return (i32.const 0))))
     (i32.store (local.get $slot) (local.get $size))
@@ -113,6 +117,7 @@ pub struct Guest {
     functions: String,
     imports: String,
     abi: String,
+    rounds: u32,
 }
 
 impl Default for Guest {
@@ -122,6 +127,7 @@ impl Default for Guest {
             functions: String::new(),
             imports: String::new(),
             abi: "(export \"proxy_abi_version_0_2_1\")".to_owned(),
+            rounds: 1,
         }
     }
 }
@@ -164,6 +170,7 @@ impl Guest {
         let mut text = PRELUDE
             .replace("IMPORTS", &whole.imports)
             .replace("(func ABI)", &format!("(func {})", whole.abi))
+            .replace("ROUNDS", &whole.rounds.to_string())
             .replace("REFUSED", &refused);
         ensure!(
             TEXTS.start + whole.texts.len() <= TEXTS.end,
@@ -176,6 +183,13 @@ impl Guest {
         }
         text.push_str("\"))");
         wat::parse_str(&text).with_context(|| text.clone())
+    }
+
+    /// Has the guest take its time for each configuration: so many rounds of an empty loop, of which a processor
+    /// does about a thousand million in a second.
+    pub fn slow(mut self, rounds: u32) -> Self {
+        self.rounds = rounds.max(1);
+        self
     }
 
     /// A guest that says in the response what its configuration is (`x-config`), and which code this is

@@ -304,6 +304,7 @@ impl Plugin for LuaPlugin {
                 .iter()
                 .map(|own| own.seen.status())
                 .collect(),
+            spares: Vec::new(),
             memory_budget: self.core.memory_budget,
             log_lines_dropped: self.core.shared.file_log.as_ref().map(FileLog::lost),
         }

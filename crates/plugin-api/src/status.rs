@@ -5,6 +5,8 @@
 pub struct PluginStatus {
     /// Its VMs, in the order of workers.
     pub workers: Vec<VmStatus>,
+    /// Bytes in use by each VM that is kept ready for a worker whose own fails.
+    pub spares: Vec<usize>,
     /// How many bytes each of them may allocate.
     pub memory_budget: usize,
     /// Lines that its own log file lost, since the plugin was loaded; none: it has no log file.

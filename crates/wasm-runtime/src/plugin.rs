@@ -1,7 +1,7 @@
 //! One version of a Proxy-Wasm plugin: its VMs, one a worker, and one on which configurations are checked.
 //!
 //! A VM whose guest failed is of no use any more: another takes its place at once, and streams that had begun
-//! in it end by the failure policy. When a guest fails again and again without serving a stream, that happens
+//! in it end by the failure policy. Where making one takes long, it was made ahead. When a guest fails again and again without serving a stream, that happens
 //! at growing distances. A VM whose memory has grown beyond its mark gives way as well, but serves the
 //! streams that it has until their end.
 
@@ -221,6 +221,7 @@ impl Plugin for WasmPlugin {
         if Core::is_long(cost) {
             self.core.hand_over(&configuration);
         }
+        self.core.stock_up();
         // The others hear of it on their workers.
         self.core.shared.ring_in(SOON);
         Ok(Arc::new(WasmConfigured::new(
@@ -236,6 +237,7 @@ impl Plugin for WasmPlugin {
     fn status(&self) -> PluginStatus {
         PluginStatus {
             workers: self.core.statuses(),
+            spares: self.core.spares(),
             memory_budget: self.core.shared.memory_budget,
             log_lines_dropped: None,
         }

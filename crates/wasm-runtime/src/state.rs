@@ -188,6 +188,8 @@ pub(crate) struct State {
     uncounted: Vec<MetricChange>,
     /// What it is to be told when it runs next.
     pub(crate) mailbox: Arc<Mailbox>,
+    /// The queues, and their roots, that the guest wants to be told of once its VM has a worker. None: it has one.
+    pub(crate) queues: Option<Vec<(u32, u32)>>,
 }
 
 impl std::fmt::Debug for State {
@@ -240,6 +242,7 @@ impl State {
             metrics: MetricNumbers::default(),
             uncounted: Vec::new(),
             mailbox: Arc::default(),
+            queues: None,
         }
     }
 

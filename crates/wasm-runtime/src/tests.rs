@@ -17,4 +17,5 @@ mod hostile;
 mod kept;
 mod loading;
 mod made;
+mod spare;
 mod streams;

@@ -21,6 +21,7 @@ use crate::engine::{self, Patience};
 use crate::exports::Exports;
 use crate::memory::{Loan, lend};
 use crate::shared::Shared;
+use crate::shared_data;
 use crate::state::{Gate, MetricChange, Moment, State};
 use crate::trouble::Trouble;
 use events::{abandoned, background, background_with_streams, look, next_due, told};
@@ -182,6 +183,29 @@ impl Vm {
     /// What waited for a stream in a VM that this one follows.
     pub(crate) fn inherit(&mut self, other: &mut Self) {
         self.store.data_mut().inherit(other.store.data_mut());
+    }
+
+    /// It has no worker yet: it takes nothing from those that have.
+    pub(crate) fn stand_by(&mut self) {
+        self.store.data_mut().queues = Some(Vec::new());
+    }
+
+    /// It has a worker now: its roots' ticks begin, and it is told of its queues.
+    pub(crate) fn begin_work(&mut self) {
+        let state = self.store.data_mut();
+        let now = state.shared.clock.now();
+        for root in &mut state.contexts.roots {
+            root.next_tick = now + Duration::from_millis(u64::from(root.tick));
+        }
+        for (queue, root) in state.queues.take().into_iter().flatten() {
+            shared_data::listen(queue, &state.mailbox, root);
+        }
+    }
+
+    /// The configurations that it has.
+    pub(crate) fn configurations(&self) -> Vec<u32> {
+        let roots = &self.store.data().contexts.roots;
+        roots.iter().map(|root| root.configuration).collect()
     }
 
     /// Counts something, when there is a stream to count it with.

@@ -2,8 +2,10 @@
 
 mod beside;
 mod made;
+mod spare;
 
 pub(crate) use made::taking;
+use spare::Spares;
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
@@ -16,6 +18,7 @@ use crate::memory::Loan;
 use crate::reaper;
 use crate::repair::Repair;
 use crate::shared::Shared;
+use crate::state::MetricChange;
 use crate::trouble::Trouble;
 use crate::vm::{Configuration, Refusal, Vm, generation_of, slot_of};
 
@@ -26,8 +29,8 @@ pub(crate) struct WorkerVm {
     /// One that was made elsewhere, to follow it.
     ready: Mutex<Option<Vm>>,
     has_ready: AtomicBool,
-    /// One is being made after a failure.
-    is_being_made: AtomicBool,
+    /// Its own failed, and there was no other.
+    waits: AtomicBool,
     released: Mutex<Vec<u32>>,
     has_released: AtomicBool,
     /// A stream has come.
@@ -104,16 +107,21 @@ impl Held {
         }
     }
 
-    /// A VM has given way to another: it serves its streams to their end.
-    fn retire(&mut self, old: Vm) {
-        if old.streams() == 0 {
-            reaper::bury(old);
-            return;
-        }
+    /// A VM has given way to another: it serves its streams to their end, while those that do so have no more
+    /// than `most` bytes together. Beyond that the oldest lose theirs.
+    fn retire(&mut self, old: Vm, most: usize) {
         self.retiring.push(old);
-        if self.retiring.len() > MOST_RETIRING {
+        self.bury_idle();
+        let size = |vm: &Vm| vm.memory().max(LEAST_SIZE);
+        while self.retiring.iter().map(size).sum::<usize>() > most {
             reaper::bury(self.retiring.remove(0));
         }
+    }
+
+    /// VMs that have no stream any more are closed.
+    fn bury_idle(&mut self) {
+        let idle = self.retiring.extract_if(.., |vm| vm.streams() == 0);
+        idle.for_each(reaper::bury);
     }
 
     /// Takes a VM out that failed.
@@ -131,12 +139,14 @@ impl Held {
             .retiring
             .iter()
             .position(|vm| vm.generation == failed)?;
-        Some(self.retiring.swap_remove(found))
+        Some(self.retiring.remove(found))
     }
 }
 
-/// VMs that may be retiring at once on a worker; with more, the oldest loses its streams.
+/// VMs that are retiring on a worker may have as much memory as so many that have used up their budgets.
 const MOST_RETIRING: usize = 4;
+/// What one counts for at least, in bytes.
+const LEAST_SIZE: usize = 1024 * 1024;
 /// A VM gives way when it has used this part of its budget, in eighths.
 const MARK: usize = 7;
 
@@ -162,6 +172,7 @@ pub(crate) struct Core {
     cost: AtomicU64,
     /// For VMs that are made on a thread of their own.
     own: Weak<Self>,
+    spares: Spares,
     counters: Counters,
 }
 
@@ -176,6 +187,7 @@ impl Core {
             configured: AtomicU64::new(0),
             cost: AtomicU64::new(0),
             own: Weak::new(),
+            spares: Spares::default(),
             counters,
         }
     }
@@ -239,7 +251,13 @@ impl Core {
 
     /// A configuration is over: the VMs forget it at their next call.
     pub(crate) fn release(&self, id: u32) {
-        self.configurations().retain(|known| known.id != id);
+        let mut configurations = self.configurations();
+        configurations.retain(|known| known.id != id);
+        let is_last = configurations.is_empty();
+        drop(configurations);
+        if is_last {
+            self.spares.bury();
+        }
         for worker in &self.workers {
             worker
                 .released
@@ -292,7 +310,13 @@ impl Core {
         }
         if self.is_heavy() {
             if held.repair.is_due(now) {
-                self.make_elsewhere(held);
+                if self.take_over(held) {
+                    return Ok(());
+                }
+                if let Some(own) = self.workers.get(held.worker) {
+                    own.waits.store(true, Ordering::Relaxed);
+                }
+                self.stock_up();
             }
         } else if held.repair.is_due(now) {
             match Vm::new(&self.code, &self.shared, 0, Loan::Nothing) {
@@ -345,6 +369,8 @@ impl Core {
             {
                 vm.inherit(&mut failed);
                 vm.count(self.counters.replaced);
+            } else if let Some(replaced) = self.counters.replaced {
+                self.shared.count(MetricChange::Add(replaced, 1));
             }
         }
         reaper::bury(failed);
@@ -376,16 +402,14 @@ impl Core {
         self.shared.memory_budget / 8 * MARK
     }
 
+    /// Bytes that VMs may have together on a worker that only serve the streams they have.
+    fn most_retiring(&self) -> usize {
+        self.shared.memory_budget.saturating_mul(MOST_RETIRING)
+    }
+
     #[cold]
     fn tidy_now(&self, held: &mut Held, memory: usize) {
-        let mut index = 0;
-        while index < held.retiring.len() {
-            if held.retiring.get(index).is_some_and(|vm| vm.streams() == 0) {
-                reaper::bury(held.retiring.swap_remove(index));
-            } else {
-                index += 1;
-            }
-        }
+        held.bury_idle();
         // One that is as large from its beginning would only be followed by another such.
         let has_grown = held
             .current
@@ -394,20 +418,21 @@ impl Core {
         if memory <= self.mark() || !has_grown {
             return;
         }
-        held.seen.replacements.fetch_add(1, Ordering::Relaxed);
         let Some(mut old) = held.current.take() else {
             return;
         };
         if self.replace(held).is_err() {
             // With a guest that takes long to make, the next stream's end finds another VM.
+            *held.seen.trouble() = None;
             held.current = Some(old);
             return;
         }
+        held.seen.replacements.fetch_add(1, Ordering::Relaxed);
         if let Some(vm) = &mut held.current {
             vm.inherit(&mut old);
             vm.count(self.counters.retired);
         }
-        held.retire(old);
+        held.retire(old, self.most_retiring());
     }
 
     pub(crate) fn describe(&self, refusal: &Refusal) -> String {
@@ -441,6 +466,7 @@ fn unpoisoned<'a>(own: &'a WorkerVm, mut held: MutexGuard<'a, Held>) -> MutexGua
 
 impl Drop for Core {
     fn drop(&mut self) {
+        self.spares.bury();
         for worker in &mut self.workers {
             let ready = worker.ready.get_mut();
             if let Some(vm) = ready.unwrap_or_else(PoisonError::into_inner).take() {
@@ -495,7 +521,7 @@ fn worker(vm: Vm, worker: usize) -> WorkerVm {
         }),
         ready: Mutex::default(),
         has_ready: AtomicBool::new(false),
-        is_being_made: AtomicBool::new(false),
+        waits: AtomicBool::new(false),
         released: Mutex::default(),
         has_released: AtomicBool::new(false),
         is_used: AtomicBool::new(false),

@@ -80,6 +80,8 @@ pub(super) struct Plugin {
     pub(super) time_budget_ms: u32,
     pub(super) memory_budget_bytes: usize,
     pub(super) vms: Vec<Vm>,
+    /// Of each VM that is kept ready for a worker whose own fails.
+    pub(super) spare_vms_memory_bytes: Vec<usize>,
     /// Of its log file; none: it has none.
     pub(super) log_lines_dropped: Option<u64>,
 }
@@ -195,6 +197,7 @@ fn of(filter: &str, core: &Core, plugin: &GenerationPlugin) -> Plugin {
         time_budget_ms: entry.budgets.time_ms,
         memory_budget_bytes: status.memory_budget,
         vms: status.workers.into_iter().enumerate().map(vm).collect(),
+        spare_vms_memory_bytes: status.spares,
         log_lines_dropped: status.log_lines_dropped,
     }
 }

@@ -84,6 +84,7 @@ fn state() -> State {
                         trouble: Some("main.lua:1: out of memory".to_owned()),
                     },
                 ],
+                spare_vms_memory_bytes: vec![72_351_744],
                 log_lines_dropped: Some(5),
             },
             Plugin {
@@ -103,6 +104,7 @@ fn state() -> State {
                 time_budget_ms: 5,
                 memory_budget_bytes: 1_572_864,
                 vms: Vec::new(),
+                spare_vms_memory_bytes: Vec::new(),
                 log_lines_dropped: None,
             },
         ],

@@ -122,6 +122,9 @@ fn plugin(plugin: &Plugin) -> String {
     for status in &plugin.vms {
         line("VM", vm(status));
     }
+    for memory in &plugin.spare_vms_memory_bytes {
+        line("VM", format!("spare: {}", size(*memory)));
+    }
     if let Some(dropped) = plugin.log_lines_dropped {
         line("log file", format!("{dropped} lines dropped"));
     }

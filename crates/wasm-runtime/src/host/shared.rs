@@ -66,7 +66,11 @@ pub(crate) fn register_queue(guest: &mut Guest<'_>, name: i32, length: i32, toke
     let root = state.effective_root();
     // A VM on which a configuration is only checked takes it from nobody.
     if state.lent.metrics_mut().is_none() {
-        shared_data::listen(number, &state.mailbox, root);
+        match &mut state.queues {
+            None => shared_data::listen(number, &state.mailbox, root),
+            Some(queues) if queues.contains(&(number, root)) => {}
+            Some(queues) => queues.push((number, root)),
+        }
     }
     Ok(write_u32(memory, token, number))
 }

@@ -31,7 +31,7 @@ impl FakeBackground {
         std::mem::take(&mut *self.said.lock().unwrap())
     }
 
-    fn rings(&self) -> Vec<Duration> {
+    pub(super) fn rings(&self) -> Vec<Duration> {
         std::mem::take(&mut *self.rings.lock().unwrap())
     }
 }
@@ -94,12 +94,12 @@ impl World {
         }
     }
 
-    fn pass(&self, milliseconds: u64) {
+    pub(super) fn pass(&self, milliseconds: u64) {
         self.now.fetch_add(milliseconds, Ordering::Relaxed);
     }
 
     /// The proxy calls the worker. Answers what the guest said, and when it is to be called again.
-    fn call(&self) -> (Vec<String>, Vec<Duration>) {
+    pub(super) fn call(&self) -> (Vec<String>, Vec<Duration>) {
         self.probe.plugin.background(0);
         (self.background.said(), self.background.rings())
     }

@@ -34,6 +34,7 @@ impl Core {
             self.drain(own, &mut held);
         }
         self.adopt(&mut held);
+        self.stock_up();
         let again = self.complete(&mut held);
         let due = self.run(&mut held);
         self.tidy(&mut held);

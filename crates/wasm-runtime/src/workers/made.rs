@@ -2,8 +2,8 @@
 //! of its worker.
 //!
 //! A new configuration is taken in by fresh VMs before any stream has it, on the threads that load it; each
-//! worker goes on with its VM until a stream comes that needs the other. A VM that failed is made anew in the
-//! same way, where that takes long; until it is there, streams get the failure policy.
+//! worker goes on with its VM until a stream comes that needs the other. VMs that take the place of those that
+//! fail are made ahead (see `spare`).
 
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
@@ -12,18 +12,18 @@ use std::time::{Duration, Instant};
 
 use outrider_plugin_api::LogLevel;
 
+use super::spare::MOST_MAKERS;
 use super::{Core, Held, WorkerVm};
 use crate::engine;
 use crate::memory::Loan;
 use crate::reaper;
+use crate::trouble::Trouble;
 use crate::vm::{Configuration, Refusal, Vm};
 
 /// A configuration that takes this long to take in is taken in off the workers.
 const LONG: Duration = Duration::from_millis(5);
 /// A VM that takes this long to make and to configure is made off the workers.
 const HEAVY: Duration = Duration::from_millis(50);
-/// So many VMs are made at once.
-const MOST_MAKERS: usize = 4;
 
 /// How long `run` takes this thread: time in which others run does not count.
 pub(crate) fn taking<T>(run: impl FnOnce() -> T) -> (T, Duration) {
@@ -56,13 +56,15 @@ impl Core {
         configuration >= LONG
     }
 
-    /// A VM with all configurations.
-    fn made(&self) -> Result<Vm, Refusal> {
+    /// A VM with all configurations, which has no worker yet.
+    pub(super) fn made(&self) -> Result<Vm, Refusal> {
         let mut vm = Vm::new(&self.code, &self.shared, 0, Loan::Nothing)?;
+        vm.stand_by();
         let configurations = self.configurations().clone();
         for configuration in &configurations {
             vm.configure(configuration, Loan::Nothing)?;
         }
+        vm.first_memory = vm.memory();
         Ok(vm)
     }
 
@@ -86,7 +88,9 @@ impl Core {
         // Kept until it is done: a worker that looks meanwhile goes on with what it has.
         let mut ready = own.ready.lock().unwrap_or_else(PoisonError::into_inner);
         let made = match ready.take() {
-            Some(mut vm) => vm.configure(configuration, Loan::Nothing).map(|_| vm),
+            Some(mut vm) => (self.release_gone(&mut vm).map_err(Refusal::Failed))
+                .and_then(|()| vm.configure(configuration, Loan::Nothing))
+                .map(|_| vm),
             None => self.made(),
         };
         match made {
@@ -101,7 +105,7 @@ impl Core {
         }
     }
 
-    fn say(&self, refusal: &Refusal) {
+    pub(super) fn say(&self, refusal: &Refusal) {
         if let Some(background) = &self.shared.background {
             let line = self.describe(refusal);
             background.log(LogLevel::Error, &self.shared.plugin, &line);
@@ -119,50 +123,40 @@ impl Core {
         let Ok(mut ready) = own.ready.try_lock() else {
             return false;
         };
-        let Some(mut vm) = ready.take() else {
+        let Some(vm) = ready.take() else {
             return false;
         };
         own.has_ready.store(false, Ordering::Release);
         drop(ready);
+        self.begin_with(held, vm)
+    }
+
+    /// A VM that was made elsewhere becomes a worker's, and begins its work.
+    pub(super) fn begin_with(&self, held: &mut Held, mut vm: Vm) -> bool {
+        if let Err(trouble) = self.release_gone(&mut vm) {
+            self.say(&Refusal::Failed(trouble));
+            reaper::bury(vm);
+            return false;
+        }
+        vm.begin_work();
         if let Some(mut old) = held.current.take() {
             vm.inherit(&mut old);
-            held.retire(old);
+            held.retire(old, self.most_retiring());
         }
         self.install(held, vm);
+        if let Some(own) = self.workers.get(held.worker) {
+            own.waits.store(false, Ordering::Relaxed);
+        }
         true
     }
 
-    /// Has a VM made for a worker whose own failed.
-    pub(super) fn make_elsewhere(&self, held: &mut Held) {
-        let worker = held.worker;
-        let (Some(core), Some(own)) = (self.own.upgrade(), self.workers.get(worker)) else {
-            return;
-        };
-        if own.is_being_made.swap(true, Ordering::AcqRel) {
-            return;
-        }
-        let maker = thread::Builder::new().name("outrider-vm".into());
-        let spawned = maker.spawn(move || {
-            let Some(own) = core.workers.get(worker) else {
-                return;
-            };
-            let made = core.made();
-            let mut ready = own.ready.lock().unwrap_or_else(PoisonError::into_inner);
-            match made {
-                Ok(vm) => {
-                    if let Some(other) = ready.replace(vm) {
-                        reaper::bury(other);
-                    }
-                    own.has_ready.store(true, Ordering::Release);
-                }
-                Err(refusal) => core.say(&refusal),
-            }
-            drop(ready);
-            own.is_being_made.store(false, Ordering::Release);
-            core.shared.ring_in(Duration::ZERO);
-        });
-        if spawned.is_err() {
-            own.is_being_made.store(false, Ordering::Release);
-        }
+    /// What was released since a VM was made, nobody has told it of.
+    fn release_gone(&self, vm: &mut Vm) -> Result<(), Trouble> {
+        let mut gone = vm.configurations();
+        let known = self.configurations();
+        gone.retain(|id| known.iter().all(|known| known.id != *id));
+        drop(known);
+        gone.into_iter()
+            .try_for_each(|id| vm.release(id, Loan::Nothing))
     }
 }

@@ -33,7 +33,9 @@ Differences in anonymous memory (`Anonymous` of `/proc/PID/smaps_rollup`: heap, 
 that was made in the process) between Envoys that differ in one thing only, after some requests on every worker. {} more
 plugins of the same file, each with a VM of its own, tell what one takes. Not in it are pages of files: Outrider maps a
 module's compiled code from its cache, which all Envoys of a machine share, where V8 has it in memory of its own. On its
-main thread each plugin has a VM more, in both hosts. Coraza is one plugin with its core rule set.\n\n",
+main thread each plugin has a VM more, in both hosts. Coraza is one plugin with its core rule set. As it takes long
+to make, Outrider has [one VM of it to spare](../wasm-plugins.md#when-it-fails) besides, which runs of `92984aa` and before
+do not have.\n\n",
         memory.more_plugins
     );
     page.push_str(&sizes(memory).markdown());

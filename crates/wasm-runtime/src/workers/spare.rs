@@ -1,0 +1,136 @@
+//! VMs that are kept beside the workers', for a guest that takes long to make.
+//!
+//! A worker whose VM fails takes one over at once, and another is made behind, on a thread of its own. A spare
+//! VM has all configurations, and has done what a guest does with them; but its roots do not tick, and it is
+//! told of no queue, before a worker has it. One that lacks a configuration which came later is of no use: it
+//! is dropped, and another is made.
+//!
+//! The trap: the lock is taken on workers, so no VM is made, and none is closed, while it is held.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use super::{Core, Held};
+use crate::reaper;
+use crate::repair::Repair;
+use crate::vm::Vm;
+
+/// So many VMs are made at once.
+pub(super) const MOST_MAKERS: usize = 4;
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Spares(Mutex<Stock>);
+
+#[derive(Debug, Default)]
+struct Stock {
+    vms: Vec<Spare>,
+    /// How many threads make one.
+    making: usize,
+    repair: Repair,
+}
+
+#[derive(Debug)]
+struct Spare {
+    vm: Vm,
+    /// How many configurations had come when it was begun.
+    configured: u64,
+}
+
+impl Spares {
+    fn stock(&self) -> MutexGuard<'_, Stock> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// They are not needed any more.
+    pub(super) fn bury(&self) {
+        let vms = std::mem::take(&mut self.stock().vms);
+        for spare in vms {
+            reaper::bury(spare.vm);
+        }
+    }
+}
+
+impl Core {
+    /// Has VMs made until there is one for each worker that has none, and one more.
+    pub(crate) fn stock_up(&self) {
+        if !self.is_heavy() {
+            return;
+        }
+        let Some(core) = self.own.upgrade() else {
+            return;
+        };
+        let configured = self.configured.load(Ordering::Acquire);
+        // Where plugins are only tried, nobody waits for the next stream.
+        let kept =
+            usize::from(self.shared.background.is_some() && !self.configurations().is_empty());
+        let waiting = self
+            .workers
+            .iter()
+            .filter(|own| own.waits.load(Ordering::Relaxed));
+        let wanted = kept + waiting.count();
+        let mut stock = self.spares.stock();
+        let old = stock
+            .vms
+            .extract_if(.., |spare| spare.configured != configured);
+        for spare in old.collect::<Vec<_>>() {
+            reaper::bury(spare.vm);
+        }
+        let most = wanted.saturating_sub(stock.vms.len()).min(MOST_MAKERS);
+        while stock.making < most && stock.repair.is_due(self.shared.clock.now()) {
+            let core = Arc::clone(&core);
+            let maker = thread::Builder::new().name("outrider-vm".into());
+            if maker.spawn(move || core.make_spare()).is_err() {
+                return;
+            }
+            stock.making += 1;
+        }
+    }
+
+    /// The memory of each spare VM, in bytes.
+    pub(crate) fn spares(&self) -> Vec<usize> {
+        let stock = self.spares.stock();
+        stock.vms.iter().map(|spare| spare.vm.memory()).collect()
+    }
+
+    fn make_spare(&self) {
+        let configured = self.configured.load(Ordering::Acquire);
+        let made = self.made();
+        let mut stock = self.spares.stock();
+        stock.making -= 1;
+        let again = match made {
+            Ok(vm) => {
+                stock.repair = Repair::default();
+                stock.vms.push(Spare { vm, configured });
+                Duration::ZERO
+            }
+            Err(refusal) => {
+                self.say(&refusal);
+                let now = self.shared.clock.now();
+                stock.repair.note(now, String::new());
+                stock.repair.wait(now)
+            }
+        };
+        drop(stock);
+        // A configuration may have come meanwhile.
+        self.stock_up();
+        self.shared.ring_in(again);
+    }
+
+    /// A worker takes a spare VM, if there is one that has all configurations.
+    pub(super) fn take_over(&self, held: &mut Held) -> bool {
+        let configured = self.configured.load(Ordering::Acquire);
+        let mut stock = self.spares.stock();
+        let found = stock
+            .vms
+            .iter()
+            .position(|spare| spare.configured == configured);
+        let spare = found.map(|found| stock.vms.swap_remove(found));
+        drop(stock);
+        let has_one = spare.is_some_and(|spare| self.begin_with(held, spare.vm));
+        self.stock_up();
+        has_one
+    }
+}
