@@ -20,11 +20,12 @@
 //! here. Cranelift does not do it; it takes a fourth off what Coraza's own code takes.
 //!
 //! A jump back stays an iteration, so each way round still has its look at the time: in WebAssembly only a
-//! `loop` goes back, and what is written here is never one.
+//! `loop` goes back, and what is written here is never one. Where no jump back is left, the loop becomes a block,
+//! and its look goes: nothing comes round there.
 //!
-//! Only the operand of `br` is changed, in its place and at its length. So whatever offsets, names and lines
-//! belong to stays where it is, and the result is valid exactly if the module is: both labels take no values.
-//! What cannot be read is left as it is, for the compiler to say so.
+//! Only operands of `br` are changed, in their place and at their length, and `loop` to `block`. So whatever
+//! offsets, names and lines belong to stays where it is, and the result is valid exactly if the module is: the
+//! labels take no values. What cannot be read is left as it is, for the compiler to say so.
 
 use std::borrow::Cow;
 use std::mem;
@@ -33,50 +34,51 @@ use std::ops::Range;
 use wasmparser::{BlockType, BrTable, FunctionBody, Operator, Parser, Payload};
 
 /// The number of what is done here, of which compiled code depends: another one when that changes.
-pub(crate) const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 2;
+
+/// The operator that begins a block.
+const BLOCK: usize = 0x02;
 
 /// A module with its jumps made direct, which does what it did; the module itself where there is nothing to do.
 pub(crate) fn direct(module: &[u8]) -> Cow<'_, [u8]> {
-    let mut jumps = Vec::new();
+    let mut changes = Vec::new();
     for payload in Parser::new(0).parse_all(module) {
         match payload {
             Ok(Payload::CodeSectionEntry(body)) => {
-                if let Some(found) = Function::default().jumps(&body) {
-                    jumps.extend(found);
+                if let Some(found) = Function::default().changes(&body) {
+                    changes.extend(found);
                 }
             }
             Ok(_) => {}
             Err(_) => return Cow::Borrowed(module),
         }
     }
-    if jumps.is_empty() {
+    if changes.is_empty() {
         return Cow::Borrowed(module);
     }
     let mut changed = module.to_vec();
-    for jump in jumps {
-        jump.write(&mut changed);
+    for change in changes {
+        change.write(&mut changed);
     }
     Cow::Owned(changed)
 }
 
-/// A `br` that is to leave another block.
-struct Jump {
-    /// Where its operand is in the file.
-    operand: Range<usize>,
-    /// How many blocks it leaves beside the target's. Fewer than before, so it fits.
-    depth: usize,
+/// A smaller number in the place of one in LEB128: a depth, or an operator.
+struct Change {
+    place: Range<usize>,
+    number: usize,
 }
 
-impl Jump {
-    /// Writes the operand, in LEB128, as long as it was.
+impl Change {
+    /// Writes the number as long as the one that was there.
     fn write(&self, module: &mut [u8]) {
         let Some((last, others)) = module
-            .get_mut(self.operand.clone())
+            .get_mut(self.place.clone())
             .and_then(<[u8]>::split_last_mut)
         else {
             return;
         };
-        let mut rest = self.depth;
+        let mut rest = self.number;
         let mut next = || {
             let bits = (rest & 0x7f) as u8;
             rest >>= 7;
@@ -94,7 +96,7 @@ impl Jump {
 struct Function {
     open: Vec<Block>,
     seen: Seen,
-    jumps: Vec<Jump>,
+    changes: Vec<Change>,
 }
 
 /// An open block. Only those that take and give no values are of interest.
@@ -107,8 +109,13 @@ struct Block {
 enum Kind {
     /// A label at its end.
     Block,
-    /// A label at its beginning; and the table that it begins with, if it does.
-    Loop(Option<Table>),
+    /// A label at its beginning.
+    Loop {
+        /// What it begins with, if it does.
+        table: Option<Table>,
+        /// Something jumps there.
+        is_used: bool,
+    },
     Other,
 }
 
@@ -142,8 +149,8 @@ enum Seen {
 }
 
 impl Function {
-    /// The jumps that can be direct; none: the function cannot be read.
-    fn jumps(mut self, body: &FunctionBody<'_>) -> Option<Vec<Jump>> {
+    /// What to change; none: the function cannot be read.
+    fn changes(mut self, body: &FunctionBody<'_>) -> Option<Vec<Change>> {
         let mut reader = body.get_operators_reader().ok()?;
         // No operator begins at zero.
         self.open(0, Kind::Other);
@@ -154,7 +161,7 @@ impl Function {
             self.read(&operator, start, operand)?;
         }
         // Blocks of a kind that is not known here would be left over, or missing.
-        self.open.is_empty().then_some(self.jumps)
+        self.open.is_empty().then_some(self.changes)
     }
 
     fn read(&mut self, operator: &Operator<'_>, start: usize, operand: Range<usize>) -> Option<()> {
@@ -164,7 +171,8 @@ impl Function {
                 blockty: BlockType::Empty,
             } => {
                 self.seen = Seen::Beginning(self.open.len());
-                self.open(start, Kind::Loop(None));
+                let (table, is_used) = (None, false);
+                self.open(start, Kind::Loop { table, is_used });
             }
             Operator::Block {
                 blockty: BlockType::Empty,
@@ -174,28 +182,53 @@ impl Function {
                 }
                 self.open(start, Kind::Block);
             }
-            Operator::Loop { .. }
-            | Operator::Block { .. }
-            | Operator::If { .. }
-            | Operator::TryTable { .. } => self.open(start, Kind::Other),
-            Operator::End => {
-                self.open.pop()?;
+            Operator::Loop { .. } | Operator::Block { .. } | Operator::If { .. } => {
+                self.open(start, Kind::Other);
             }
+            Operator::End => {
+                let ended = self.open.pop()?;
+                if let Kind::Loop { is_used: false, .. } = ended.kind {
+                    self.changes.push(Change {
+                        place: ended.start..ended.start + 1,
+                        number: BLOCK,
+                    });
+                }
+            }
+            // Blocks and jumps of proposals that no guest is compiled with.
             Operator::Try { .. }
             | Operator::Catch { .. }
             | Operator::CatchAll
-            | Operator::Delegate { .. } => return None,
+            | Operator::Rethrow { .. }
+            | Operator::Delegate { .. }
+            | Operator::TryTable { .. }
+            | Operator::BrOnNull { .. }
+            | Operator::BrOnNonNull { .. }
+            | Operator::BrOnCast { .. }
+            | Operator::BrOnCastFail { .. }
+            | Operator::BrOnCastDescEq { .. }
+            | Operator::BrOnCastDescEqFail { .. }
+            | Operator::Resume { .. }
+            | Operator::ResumeThrow { .. }
+            | Operator::ResumeThrowRef { .. }
+            | Operator::Switch { .. } => return None,
             Operator::LocalGet { local_index } => {
                 if let Seen::Beginning(begun) = before {
                     self.seen = Seen::Local(begun, local_index);
                 }
             }
             Operator::BrTable { ref targets } => {
+                let depths = targets.targets().chain([Ok(targets.default())]);
+                for depth in depths {
+                    self.use_label(depth.ok()?)?;
+                }
                 if let Seen::Local(begun, local) = before {
-                    let table = self.table(local, targets)?;
-                    self.open.get_mut(begun)?.kind = Kind::Loop(Some(table));
+                    let read = self.table(local, targets)?;
+                    if let Kind::Loop { table, .. } = &mut self.open.get_mut(begun)?.kind {
+                        *table = Some(read);
+                    }
                 }
             }
+            Operator::BrIf { relative_depth } => self.use_label(relative_depth)?,
             Operator::I32Const { value } => self.seen = Seen::Number(value.cast_unsigned()),
             Operator::LocalSet { local_index } => {
                 if let Seen::Number(number) = before {
@@ -203,10 +236,18 @@ impl Function {
                 }
             }
             Operator::Br { relative_depth } => {
-                if let Seen::Set(number, local) = before {
-                    let depth = self.forward(self.index(relative_depth)?, number, local);
-                    self.jumps
-                        .extend(depth.map(|depth| Jump { operand, depth }));
+                let ahead = match before {
+                    Seen::Set(number, local) => {
+                        self.forward(self.index(relative_depth)?, number, local)
+                    }
+                    _ => None,
+                };
+                match ahead {
+                    Some(number) => self.changes.push(Change {
+                        place: operand,
+                        number,
+                    }),
+                    None => self.use_label(relative_depth)?,
                 }
             }
             _ => {}
@@ -226,6 +267,15 @@ impl Function {
             .checked_sub(usize::try_from(depth).ok()?)
     }
 
+    /// Something jumps to an open block.
+    fn use_label(&mut self, depth: u32) -> Option<()> {
+        let index = self.index(depth)?;
+        if let Kind::Loop { is_used, .. } = &mut self.open.get_mut(index)?.kind {
+            *is_used = true;
+        }
+        Some(())
+    }
+
     fn table(&self, local: u32, table: &BrTable<'_>) -> Option<Table> {
         let target = |depth| {
             let index = self.index(depth)?;
@@ -243,7 +293,10 @@ impl Function {
     /// The depth of the block inside a loop that the loop's table would leave for this number in this local,
     /// if it is around this place, too.
     fn forward(&self, begun: usize, number: u32, local: u32) -> Option<usize> {
-        let Kind::Loop(Some(table)) = &self.open.get(begun)?.kind else {
+        let Kind::Loop {
+            table: Some(table), ..
+        } = &self.open.get(begun)?.kind
+        else {
             return None;
         };
         let number = usize::try_from(number).ok()?;

@@ -30,7 +30,7 @@ fn set_and(number: i32, jump: &str) -> String {
 #[test]
 fn a_jump_forward_is_direct() {
     for (number, block) in [(1, "$b"), (2, "$c"), (3, "$d")] {
-        for around in ["", "block", "local.get $other if", "loop"] {
+        for around in ["", "block", "local.get $other if"] {
             let end = if around.is_empty() { "" } else { "end" };
             let module = |jump: &str| {
                 let jump = format!("{around} {} {end}", set_and(number, jump));
@@ -67,12 +67,34 @@ fn every_other_jump_stays() {
     for beginning in [
         "local.get $part drop",
         "(block (result i32) i32.const 0) drop",
-        "(loop)",
+        "(loop $inner (br_if $inner (local.get $other)))",
     ] {
         let text = parts([&set_and(3, "br $again"), "", "", ""]);
         let module = wasm(&text.replace("(loop $again", &format!("(loop $again {beginning}")));
         assert!(matches!(direct(&module), Cow::Borrowed(_)), "{beginning}");
     }
+}
+
+#[test]
+fn a_loop_without_a_way_back_is_a_block() {
+    for (jump, stays) in [
+        ("", false),
+        (&*set_and(3, "br $d"), false),
+        ("loop $inner br $inner end", false),
+        (&set_and(0, "br $again"), true),
+        ("local.get $other br_if $again", true),
+        ("local.get $other br_table $d $again", true),
+        ("local.get $other br_table $again $d", true),
+        ("local.get $other if br $again end", true),
+    ] {
+        let text = parts(["", jump, "", ""]).replace("$c $d $again", "$c $d");
+        let block = text.replace("(loop $again", "(block $again");
+        let expected = if stays { &text } else { &block };
+        assert_eq!(*direct(&wasm(&text)), wasm(expected), "{jump}");
+    }
+    // It gives a value.
+    let typed = wasm("(module (func (result i32) (loop (result i32) (i32.const 1))))");
+    assert!(matches!(direct(&typed), Cow::Borrowed(_)));
 }
 
 #[test]
