@@ -231,3 +231,42 @@ on tick
     gateway.stop().unwrap();
     echo.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn grpc_without_a_stream_ends_with_its_configuration_and_with_envoy() {
+    let echo = Echo::start("echo").await.unwrap();
+    // The upstream answers when the request is complete, which it never is.
+    let asking = |word: &str| {
+        format!(
+            "on configure
+  call set_tick_period_milliseconds 20
+on tick #1
+  call grpc_stream \"echo\" \"the.Service\" \"{word}\" \"\"
+  call grpc_call \"nobody\" \"the.Service\" \"{word}\" \"\" \"message\" 5000
+"
+        )
+    };
+    let gateway = start(&[("asker", &asking("First"))], &echo);
+    let active = "cluster.echo.upstream_rq_active";
+    let wait_for_two = || {
+        let deadline = Instant::now() + PATIENCE;
+        while gateway.stat(active).unwrap() != 2 {
+            assert!(Instant::now() < deadline, "{}", gateway.output.text());
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    };
+    wait_for(&gateway, 0, "asker", "root grpc_close(5, 14)", 2, 1);
+    wait_for_two();
+    let mark = lines(&gateway);
+    gateway
+        .update(&yaml(&[("asker", &asking("Second"))], &echo))
+        .unwrap();
+    // What was under way would keep the first generation alive.
+    wait_for(&gateway, mark, "asker", "root grpc_close(6, 14)", 2, 1);
+    wait_for(&gateway, mark, "asker", "root delete()", 2, 1);
+    wait_for(&gateway, mark, "asker", "\"Second\" \"\" = 0", 2, 1);
+    wait_for_two();
+    assert_eq!(gateway.stat("cluster.echo.upstream_rq_total").unwrap(), 4);
+    gateway.stop().unwrap();
+    echo.stop().await;
+}

@@ -19,12 +19,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use outrider_plugin_api::{
-    Background, CalloutDone, CalloutFailure, CalloutRequest, CalloutResponse, LogLevel, MetricId,
-    MetricKind,
+    Background, CalloutDone, CalloutFailure, CalloutRequest, CalloutResponse, HttpStreamHandle,
+    HttpStreamRequest, HttpStreamTold, LogLevel, MetricId, MetricKind,
 };
 
 use crate::callbacks::callbacks;
 use crate::callout::{OwnedHeaders, own, started};
+use crate::exchanges;
 use crate::host::milliseconds;
 use crate::module::{EnvoyMetric, FilterConfig};
 use crate::raw::{ClusterPtr, ConfigPtr, ModuleBuffer, ModuleHeader, SchedulerPtr};
@@ -155,6 +156,16 @@ pub(crate) fn remove_config(key: usize) {
     configs_mut().retain(|config| config.key != key);
 }
 
+/// The filter configuration that came last.
+pub(crate) fn newest_config() -> Option<ConfigPtr> {
+    configs().last().map(|config| config.pointer)
+}
+
+/// Has the main thread come by.
+pub(crate) fn come_by() {
+    state().post();
+}
+
 /// A cluster of the module's has begun.
 ///
 /// # Safety
@@ -220,6 +231,7 @@ pub(crate) unsafe fn on_main(cluster: ClusterPtr, id: ClusterId) {
         // SAFETY: the caller's promise.
         unsafe { start(cluster, id, waiting) }
     }
+    exchanges::run();
     if call {
         // SAFETY: the caller's promise.
         unsafe { (callbacks.cluster_run_on_all_workers)(cluster, 0) }
@@ -307,6 +319,12 @@ fn run() {
     }
 }
 
+/// Whether a request has what each needs.
+fn is_whole(headers: &[(&[u8], &[u8])]) -> bool {
+    let has = |name: &[u8]| headers.iter().any(|(known, _)| *known == name);
+    has(b":method") && has(b":path") && has(b":authority")
+}
+
 /// Envoy, as plugins use it beside streams.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct EnvoyBackground;
@@ -367,10 +385,10 @@ impl Background for EnvoyBackground {
         request: &CalloutRequest<'_>,
         done: CalloutDone,
     ) -> Result<(), CalloutFailure> {
-        let has = |name: &[u8]| request.headers.iter().any(|(known, _)| *known == name);
-        if !(has(b":method") && has(b":path") && has(b":authority")) {
+        if !is_whole(request.headers) {
             return Err(CalloutFailure::MissingHeaders);
         }
+        let has = |name: &[u8]| request.headers.iter().any(|(known, _)| *known == name);
         let mut headers = own(request.headers);
         if !request.body.is_empty() && !has(b"content-length") {
             // Envoy says it of a stream's callouts by itself.
@@ -391,6 +409,20 @@ impl Background for EnvoyBackground {
         state.waiting.push_back(waiting);
         state.post();
         Ok(())
+    }
+
+    fn start_http_stream(
+        &self,
+        request: &HttpStreamRequest<'_>,
+        told: HttpStreamTold,
+    ) -> Result<Box<dyn HttpStreamHandle>, CalloutFailure> {
+        if !is_whole(request.headers) {
+            return Err(CalloutFailure::MissingHeaders);
+        }
+        if !self.is_there() {
+            return Err(CalloutFailure::CannotStart);
+        }
+        Ok(exchanges::begin(request, told))
     }
 
     fn add_metric(&self, metric: MetricId, amount: i64) -> bool {

@@ -195,6 +195,14 @@ callbacks! {
     fn http_stream_send_trailers(
         filter: FilterPtr, id: u64, trailers: *const ModuleHeader, trailers_length: usize,
     ) -> bool;
+    fn http_filter_config_start_http_stream(
+        config: ConfigPtr, id: *mut u64, cluster: ModuleBuffer, headers: *const ModuleHeader,
+        headers_length: usize, body: ModuleBuffer, end_of_stream: bool, timeout_milliseconds: u64,
+    ) -> u32;
+    fn http_filter_config_reset_http_stream(config: ConfigPtr, id: u64);
+    fn http_filter_config_stream_send_data(
+        config: ConfigPtr, id: u64, data: ModuleBuffer, end_of_stream: bool,
+    ) -> bool;
     fn http_filter_scheduler_new(filter: FilterPtr) -> SchedulerPtr;
     fn http_filter_scheduler_commit(scheduler: SchedulerPtr, event: u64);
     fn http_filter_scheduler_delete(scheduler: SchedulerPtr);

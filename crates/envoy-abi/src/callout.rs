@@ -238,6 +238,11 @@ pub(crate) enum Judged {
 }
 
 impl Doubtful {
+    /// A stream is over.
+    pub(crate) fn forget(&mut self, id: HttpStreamId) {
+        self.headers.remove(&id);
+    }
+
     pub(crate) fn judge(&mut self, id: HttpStreamId, event: &HttpStreamEvent<'_>) -> Judged {
         if let HttpStreamEvent::Headers {
             headers,

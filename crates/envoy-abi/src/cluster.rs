@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::background::{self, ClusterId};
 use crate::callout::Ended;
+use crate::exchanges;
 use crate::hooks::guarded;
 use crate::module::module;
 use crate::raw::{ClusterPtr, ConfigPtr, EnvoyBuffer, EnvoyHeader};
@@ -123,6 +124,7 @@ unsafe extern "C" fn envoy_dynamic_module_on_cluster_shutdown(
     context: *mut c_void,
 ) {
     guarded((), || {
+        exchanges::end_all();
         // SAFETY: the cluster is alive in this hook.
         unsafe { cluster(module) }.end();
     });

@@ -17,6 +17,7 @@ use smallvec::SmallVec;
 use crate::background;
 use crate::callbacks::callbacks;
 use crate::callout::Ended;
+use crate::exchanges;
 use crate::filter::{Filter, LATER, answer};
 use crate::module::{ConfigContext, FilterConfig, RouteConfig, module};
 use crate::raw::{ConfigPtr, EnvoyBuffer, EnvoyHeader, FilterPtr, body_status, headers_status};
@@ -66,6 +67,7 @@ unsafe extern "C" fn envoy_dynamic_module_on_http_filter_config_new(
             Some(made) => {
                 let kept = Box::new(made);
                 background::add_config(&raw const *kept as usize, config, &kept);
+                exchanges::end_all();
                 Box::into_raw(kept).cast_const().cast()
             }
             None => ptr::null(),
@@ -534,11 +536,6 @@ type Pointer = *const c_void;
 unused_hooks! {
     envoy_dynamic_module_on_http_filter_config_scheduled(Pointer, Pointer, u64);
     envoy_dynamic_module_on_http_filter_config_http_callout_done(Pointer, Pointer, u64, u32, Pointer, usize, Pointer, usize);
-    envoy_dynamic_module_on_http_filter_config_http_stream_headers(Pointer, Pointer, u64, Pointer, usize, bool);
-    envoy_dynamic_module_on_http_filter_config_http_stream_data(Pointer, Pointer, u64, Pointer, usize, bool);
-    envoy_dynamic_module_on_http_filter_config_http_stream_trailers(Pointer, Pointer, u64, Pointer, usize);
-    envoy_dynamic_module_on_http_filter_config_http_stream_complete(Pointer, Pointer, u64);
-    envoy_dynamic_module_on_http_filter_config_http_stream_reset(Pointer, Pointer, u64, u32);
     envoy_dynamic_module_on_http_filter_downstream_above_write_buffer_high_watermark(Pointer, Pointer);
     envoy_dynamic_module_on_http_filter_downstream_below_write_buffer_low_watermark(Pointer, Pointer);
 }

@@ -18,6 +18,7 @@ mod bootstrap;
 mod callbacks;
 mod callout;
 mod cluster;
+mod exchanges;
 mod filter;
 mod grpc;
 mod hooks;

@@ -4,12 +4,25 @@
 use std::fmt::Debug;
 use std::time::Duration;
 
-use crate::callout::{CalloutFailure, CalloutRequest, CalloutResponse};
+use crate::callout::{
+    CalloutFailure, CalloutRequest, CalloutResponse, HttpStreamEvent, HttpStreamRequest,
+};
 use crate::metric::MetricId;
 use crate::stream::LogLevel;
 
 /// Is told what came of a callout; called once.
 pub type CalloutDone = Box<dyn for<'a> FnOnce(Result<CalloutResponse<'a>, CalloutFailure>) + Send>;
+
+/// Is told what comes on an HTTP stream, in turn; nothing after [`HttpStreamEvent::Complete`] and
+/// [`HttpStreamEvent::Failed`].
+pub type HttpStreamTold = Box<dyn for<'a> FnMut(HttpStreamEvent<'a>) + Send>;
+
+/// The plugin's side of an HTTP stream that is no stream's. When it is dropped, what is still under way is reset,
+/// and nothing more is told.
+pub trait HttpStreamHandle: Debug + Send + Sync {
+    /// Sends a part of the request's body. What comes after `end_of_stream`, or when all is over, is dropped.
+    fn send(&self, data: &[u8], end_of_stream: bool);
+}
 
 /// See the module. Everything may be called on any thread, and nothing waits.
 pub trait Background: Debug + Send + Sync {
@@ -32,6 +45,17 @@ pub trait Background: Debug + Send + Sync {
         request: &CalloutRequest<'_>,
         done: CalloutDone,
     ) -> Result<(), CalloutFailure>;
+
+    /// Opens an HTTP stream that is no stream's. `told` hears of what comes, on a thread of the proxy's that must
+    /// not be kept. It ends, as failed, when the proxy takes a new configuration.
+    ///
+    /// # Errors
+    /// As for `start_callout`.
+    fn start_http_stream(
+        &self,
+        request: &HttpStreamRequest<'_>,
+        told: HttpStreamTold,
+    ) -> Result<Box<dyn HttpStreamHandle>, CalloutFailure>;
 
     /// As [`Stream::add_metric`](crate::Stream::add_metric). `false`: no configuration of the proxy's has it
     /// (yet).

@@ -27,7 +27,7 @@ mod view;
 mod waits;
 
 pub use attribute::{Attribute, AttributeKind};
-pub use background::{Background, CalloutDone};
+pub use background::{Background, CalloutDone, HttpStreamHandle, HttpStreamTold};
 pub use call_times::CallTimes;
 pub use callout::{
     CalloutFailure, CalloutId, CalloutRequest, CalloutResponse, HttpStreamEvent, HttpStreamId,

@@ -236,6 +236,27 @@ impl Contexts {
         }
     }
 
+    /// A callout of the stream at a place, or, with none, of a root.
+    pub(crate) fn callout(&mut self, place: Option<usize>, wake: WakeId) -> Option<&mut Callout> {
+        let callouts = match place {
+            Some(place) => self.at_mut(place)?.callouts.as_mut_slice(),
+            None => self.callouts.as_mut_slice(),
+        };
+        callouts.iter_mut().find(|one| one.wake == wake)
+    }
+
+    /// The same, taken out: it is over.
+    pub(crate) fn take_callout(&mut self, place: Option<usize>, wake: WakeId) -> Option<Callout> {
+        let is_it = |one: &Callout| one.wake == wake;
+        let Some(place) = place else {
+            let found = self.callouts.iter().position(is_it)?;
+            return Some(self.callouts.swap_remove(found));
+        };
+        let callouts = &mut self.at_mut(place)?.callouts;
+        let found = callouts.iter().position(is_it)?;
+        Some(callouts.swap_remove(found))
+    }
+
     /// A token for a callout. Its last two bits say of which kind, as in Envoy.
     pub(crate) fn token(&mut self, kind: TokenKind) -> u32 {
         let count = match kind {

@@ -4,9 +4,9 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use outrider_plugin_api::{CalloutFailure, CalloutResponse};
+use outrider_plugin_api::{CalloutFailure, CalloutResponse, HttpStreamEvent};
 
-use crate::grpc;
+use crate::grpc::{self, OwnedEvent};
 use crate::pairs::Pairs;
 
 /// What came of a callout, with bytes of its own: headers and body.
@@ -28,6 +28,8 @@ pub(crate) enum Mail {
     },
     /// A callout of a root's is over.
     Callout { token: u32, outcome: Outcome },
+    /// Something has come of a root's gRPC exchange.
+    Grpc { token: u32, event: OwnedEvent },
 }
 
 /// See the module.
@@ -66,6 +68,12 @@ impl Mailbox {
     ) {
         let outcome = own(outcome);
         self.add(&mut self.mail(), Mail::Callout { token, outcome });
+    }
+
+    /// Something has come of a root's gRPC exchange.
+    pub(crate) fn put_event(&self, token: u32, event: &HttpStreamEvent<'_>) {
+        let event = OwnedEvent::new(event);
+        self.add(&mut self.mail(), Mail::Grpc { token, event });
     }
 
     /// Whether there is something to take.

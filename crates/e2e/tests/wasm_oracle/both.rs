@@ -502,6 +502,9 @@ fn without_what_varies(line: &str) -> String {
     let line = addresses.replace_all(line, "ADDRESS");
     let values = Regex::new(r#""(date|x-envoy-upstream-service-time)": "[^"]*""#).unwrap();
     let line = values.replace_all(&line, "\"$1\": \"…\"");
+    // The time in it has a digit or two.
+    let size = Regex::new(r#"("response\\0headers" = 0 \d+)\d bytes"#).unwrap();
+    let line = size.replace_all(&line, "${1}… bytes");
     // A line stays one.
     line.replace('\n', "\\n")
 }

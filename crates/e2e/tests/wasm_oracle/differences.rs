@@ -36,6 +36,7 @@ pub(crate) const DIFFERENCES: &[(&[&str], &str)] = &[
             "grpc-call-refused",
             "grpc-call-timeout",
             "grpc-stream",
+            "grpc-stream-tick",
             "http-call-refused",
             "http-call-reset",
         ],
@@ -54,8 +55,9 @@ pub(crate) const DIFFERENCES: &[(&[&str], &str)] = &[
     ),
     (
         &["http-call-bad"],
-        "An HTTP callout without a stream, as from `proxy_on_configure`, is made on the main thread: a cluster that is \
-         not there is told later, as an answer without headers. gRPC calls without a stream are refused with 10.",
+        "A callout without a stream, as from `proxy_on_configure`, is made on the main thread: a cluster that is not \
+         there is told later, as an answer without headers or gRPC's status 14. gRPC's exchanges without a stream also \
+         end, with 14, when Envoy takes a new configuration of the filter.",
     ),
     (
         &["headers-request"],

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use outrider_plugin_api::{CalloutFailure, CalloutId, CalloutRequest, MOST_UNDER_WAY, WakeId};
+use outrider_plugin_api::{
+    Background, CalloutFailure, CalloutId, CalloutRequest, MOST_UNDER_WAY, WakeId,
+};
 
 use crate::abi::Status;
 use crate::contexts::{Callout, TokenKind};
@@ -100,28 +102,42 @@ pub(crate) fn http_call(
     Ok(write_u32(memory, token_place, token))
 }
 
-/// Begins a callout for a root, which outlives the stream that happens to be at hand. None: it has to do with
-/// that stream, because the guest acts for another, or there is no way to do without.
+/// How a root's callout lives on beside streams.
+pub(crate) enum Lives {
+    /// It does not: a configuration is only checked. Nothing is sent, and nothing comes back.
+    Checked,
+    /// The proxy makes it.
+    With(Arc<dyn Background>),
+}
+
+/// Whether what the guest begins is its root's, and outlives the stream that happens to be at hand. None: it has to
+/// do with that stream, because the guest acts for another, or there is no way to do without.
+pub(crate) fn may_outlive_streams(state: &mut State, root: u32) -> Option<Lives> {
+    if state.context().is_some() || state.contexts.root(root).is_none() {
+        return None;
+    }
+    if state.lent.metrics_mut().is_some() {
+        return Some(Lives::Checked);
+    }
+    let background = state.shared.background.as_ref();
+    let background = background.filter(|background| background.is_there())?;
+    Some(Lives::With(Arc::clone(background)))
+}
+
+/// Begins a callout for a root.
 fn of_a_root(
     state: &mut State,
     root: u32,
     request: &CalloutRequest<'_>,
 ) -> Option<Result<u32, Status>> {
-    if state.context().is_some() || state.contexts.root(root).is_none() {
-        return None;
-    }
-    // Where a configuration is only checked, nothing is sent, and nothing comes back.
-    let is_check = state.lent.metrics_mut().is_some();
-    if !is_check && !state.shared.runs_beside_streams() {
-        return None;
-    }
+    let lives = may_outlive_streams(state, root)?;
     if state.contexts.callouts.len() >= MOST_UNDER_WAY {
         return Some(Err(refusal(CalloutFailure::TooMany)));
     }
     let token = state.contexts.token(TokenKind::HttpCall);
-    if let Some(background) = state.shared.background.as_ref().filter(|_| !is_check) {
+    if let Lives::With(background) = lives {
         let mailbox = Arc::downgrade(&state.mailbox);
-        let bell = Arc::clone(background);
+        let bell = Arc::clone(&background);
         let begun = background.start_callout(
             request,
             Box::new(move |outcome| {

@@ -1,9 +1,13 @@
 //! gRPC calls and streams, over HTTP streams of the proxy.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use outrider_plugin_api::{CalloutFailure, HttpStreamId, HttpStreamRequest, WakeId};
+use outrider_plugin_api::{
+    CalloutFailure, HttpStreamEvent, HttpStreamId, HttpStreamRequest, MOST_UNDER_WAY, WakeId,
+};
 
+use super::callouts::{Lives, may_outlive_streams, refusal};
 use crate::abi::Status;
 use crate::contexts::{Callout, TokenKind};
 use crate::grpc::{Incoming, Kind, framed};
@@ -30,17 +34,24 @@ fn grpc_service(bytes: &[u8]) -> Option<(&[u8], Option<&[u8]>)> {
     Some((proto::bytes(&envoy, 1)?, proto::bytes(&envoy, 2)))
 }
 
-fn begin(state: &mut State, request: &Request<'_>) -> Result<u32, Status> {
-    let metadata = pairs::read(request.metadata).ok_or(Status::BadArgument)?;
-    let path = [b"/", request.service, b"/", request.method].concat();
-    let timeout = format!("{}m", request.timeout);
-    let body = request.message.map(framed).unwrap_or_default();
-    let root = state.effective_root();
-    let most = state.shared.memory_budget;
-    let (Some(place), Some(stream)) = (state.own, state.lent.stream_mut()) else {
-        return Err(Status::InternalFailure);
-    };
-    let mut start = |cluster: &[u8], authority: &[u8]| {
+impl<'a> Request<'a> {
+    fn kind(&self) -> Kind {
+        match self.message {
+            Some(_) => Kind::Call,
+            None => Kind::Stream,
+        }
+    }
+
+    /// Hands the HTTP request to `start`.
+    fn send<T>(
+        &self,
+        cluster: &[u8],
+        authority: &[u8],
+        start: impl FnOnce(&HttpStreamRequest<'_>) -> Result<T, CalloutFailure>,
+    ) -> Result<Result<T, CalloutFailure>, Status> {
+        let metadata = pairs::read(self.metadata).ok_or(Status::BadArgument)?;
+        let path = [b"/", self.service, b"/", self.method].concat();
+        let timeout = format!("{}m", self.timeout);
         let mut headers: Vec<(&[u8], &[u8])> = vec![
             (b":method", b"POST"),
             (b":path", &path),
@@ -49,27 +60,49 @@ fn begin(state: &mut State, request: &Request<'_>) -> Result<u32, Status> {
             (b"te", b"trailers"),
             (b"content-type", b"application/grpc"),
         ];
-        if request.timeout > 0 {
+        if self.timeout > 0 {
             headers.push((b"grpc-timeout", timeout.as_bytes()));
         }
         headers.extend(metadata.iter().filter(|(name, _)| !name.starts_with(b":")));
-        stream.start_http_stream(&HttpStreamRequest {
+        Ok(start(&HttpStreamRequest {
             cluster,
             headers: &headers,
-            body: &body,
-            end_of_stream: request.message.is_some(),
-            timeout: (request.timeout > 0)
-                .then(|| Duration::from_millis(u64::from(request.timeout))),
+            body: &self.message.map(framed).unwrap_or_default(),
+            end_of_stream: self.message.is_some(),
+            timeout: (self.timeout > 0).then(|| Duration::from_millis(u64::from(self.timeout))),
+        }))
+    }
+
+    /// The cluster and the authority that its upstream stands for, if it is Envoy's `GrpcService`.
+    fn service_of(&self) -> Option<(&'a [u8], &'a [u8])> {
+        let (cluster, authority) = grpc_service(self.upstream)?;
+        Some((cluster, authority.unwrap_or(cluster)))
+    }
+}
+
+fn begin(state: &mut State, request: &Request<'_>) -> Result<u32, Status> {
+    let root = state.effective_root();
+    // What follows from the answer that a stream waited for is what it waits for next.
+    let is_of_stream = state.is_own() || (state.answers_stream && state.own.is_some());
+    if !is_of_stream && let Some(begun) = begin_of_root(state, root, request) {
+        return begun;
+    }
+    let most = state.shared.memory_budget;
+    let (Some(place), Some(stream)) = (state.own, state.lent.stream_mut()) else {
+        return Err(Status::InternalFailure);
+    };
+    let mut start = |cluster: &[u8], authority: &[u8]| {
+        request.send(cluster, authority, |request| {
+            stream.start_http_stream(request)
         })
     };
     if request.upstream.is_empty() {
         return Err(Status::ParseFailure);
     }
-    let started = match start(request.upstream, request.upstream) {
+    let started = match start(request.upstream, request.upstream)? {
         Err(CalloutFailure::ClusterNotFound) => {
-            let (cluster, authority) =
-                grpc_service(request.upstream).ok_or(Status::ParseFailure)?;
-            start(cluster, authority.unwrap_or(cluster))
+            let (cluster, authority) = request.service_of().ok_or(Status::ParseFailure)?;
+            start(cluster, authority)?
         }
         started => started,
     };
@@ -77,31 +110,110 @@ fn begin(state: &mut State, request: &Request<'_>) -> Result<u32, Status> {
         CalloutFailure::ClusterNotFound => Status::ParseFailure,
         _ => Status::InternalFailure,
     })?;
-    let kind = if request.message.is_some() {
-        Kind::Call
-    } else {
-        Kind::Stream
-    };
-    let token = state.contexts.token(match kind {
-        Kind::Call => TokenKind::GrpcCall,
-        Kind::Stream => TokenKind::GrpcStream,
-    });
+    let token = state.contexts.token(token_kind(request.kind()));
     if let Some(context) = state.contexts.at_mut(place) {
         context.callouts.push(Callout {
             token,
             wake: WakeId::HttpStream(id),
             root,
-            grpc: Some(Box::new(Incoming::new(kind, most))),
+            grpc: Some(Box::new(Incoming::new(request.kind(), most))),
         });
     }
     Ok(token)
 }
 
-fn answer(memory: &mut [u8], place: i32, begun: Result<u32, Status>) -> Status {
-    match begun {
-        Ok(token) => write_u32(memory, place, token),
-        Err(status) => status,
+fn token_kind(kind: Kind) -> TokenKind {
+    match kind {
+        Kind::Call => TokenKind::GrpcCall,
+        Kind::Stream => TokenKind::GrpcStream,
     }
+}
+
+/// Begins an exchange of a root's, which outlives the stream that happens to be at hand. None: as for a root's
+/// HTTP callout. Whether there is such an upstream, is found out later.
+fn begin_of_root(
+    state: &mut State,
+    root: u32,
+    request: &Request<'_>,
+) -> Option<Result<u32, Status>> {
+    let has = may_outlive_streams(state, root)?;
+    if request.upstream.is_empty() {
+        return Some(Err(Status::ParseFailure));
+    }
+    if state.contexts.callouts.len() >= MOST_UNDER_WAY {
+        return Some(Err(Status::InternalFailure));
+    }
+    let token = state.contexts.token(token_kind(request.kind()));
+    let mut incoming = Incoming::new(request.kind(), state.shared.memory_budget);
+    let name = (request.upstream, request.upstream);
+    let (cluster, authority) = request.service_of().unwrap_or(name);
+    let mailbox = Arc::downgrade(&state.mailbox);
+    let started = request.send(cluster, authority, |request| match has {
+        Lives::Checked => Ok(None),
+        Lives::With(background) => {
+            let bell = Arc::clone(&background);
+            let told = move |event: HttpStreamEvent<'_>| {
+                // The VM may be gone by then.
+                if let Some(mailbox) = mailbox.upgrade() {
+                    mailbox.put_event(token, &event);
+                    bell.ring_in(Duration::ZERO);
+                }
+            };
+            background
+                .start_http_stream(request, Box::new(told))
+                .map(Some)
+        }
+    });
+    match started {
+        Ok(Ok(handle)) => incoming.handle = handle,
+        Ok(Err(failure)) => return Some(Err(refusal(failure))),
+        Err(status) => return Some(Err(status)),
+    }
+    state.contexts.callouts.push(Callout {
+        token,
+        wake: WakeId::HttpStream(HttpStreamId(u64::from(token))),
+        root,
+        grpc: Some(Box::new(incoming)),
+    });
+    Some(Ok(token))
+}
+
+/// Bytes of the guest's: where, and how many.
+type Bytes = (i32, i32);
+
+/// Reads what the guest says: the upstream, the service, the method, metadata, and a call's message.
+fn exchange(
+    guest: &mut Guest<'_>,
+    places: [Bytes; 4],
+    message: Option<Bytes>,
+    timeout: u32,
+    token: i32,
+) -> Answer {
+    let Some((memory, state)) = split(guest) else {
+        return Ok(Status::InvalidMemoryAccess);
+    };
+    let read = |(at, length)| bytes(memory, at, length);
+    let ([Some(upstream), Some(service), Some(method), Some(metadata)], Some(_)) =
+        (places.map(read), read((token, 4)))
+    else {
+        return Ok(Status::InvalidMemoryAccess);
+    };
+    let is_readable = message.is_none_or(|message| read(message).is_some());
+    if !is_readable {
+        return Ok(Status::InvalidMemoryAccess);
+    }
+    let request = Request {
+        upstream,
+        service,
+        method,
+        metadata,
+        message: message.and_then(read),
+        timeout,
+    };
+    Ok(match begin(state, &request) {
+        Ok(number) => write_u32(memory, token, number),
+        Err(status) => status,
+    })
 }
 
 #[expect(
@@ -123,31 +235,14 @@ pub(crate) fn call(
     timeout: i32,
     token: i32,
 ) -> Answer {
-    let Some((memory, state)) = split(guest) else {
-        return Ok(Status::InvalidMemoryAccess);
-    };
-    let (Some(upstream), Some(service), Some(method), Some(metadata), Some(message), Some(_)) = (
-        bytes(memory, upstream, upstream_length),
-        bytes(memory, service, service_length),
-        bytes(memory, method, method_length),
-        bytes(memory, metadata, metadata_length),
-        bytes(memory, message, message_length),
-        bytes(memory, token, 4),
-    ) else {
-        return Ok(Status::InvalidMemoryAccess);
-    };
-    let begun = begin(
-        state,
-        &Request {
-            upstream,
-            service,
-            method,
-            metadata,
-            message: Some(message),
-            timeout: timeout.cast_unsigned(),
-        },
-    );
-    Ok(answer(memory, token, begun))
+    let places = [
+        (upstream, upstream_length),
+        (service, service_length),
+        (method, method_length),
+        (metadata, metadata_length),
+    ];
+    let message = Some((message, message_length));
+    exchange(guest, places, message, timeout.cast_unsigned(), token)
 }
 
 #[expect(
@@ -166,30 +261,35 @@ pub(crate) fn stream(
     metadata_length: i32,
     token: i32,
 ) -> Answer {
-    let Some((memory, state)) = split(guest) else {
-        return Ok(Status::InvalidMemoryAccess);
-    };
-    let (Some(upstream), Some(service), Some(method), Some(metadata), Some(_)) = (
-        bytes(memory, upstream, upstream_length),
-        bytes(memory, service, service_length),
-        bytes(memory, method, method_length),
-        bytes(memory, metadata, metadata_length),
-        bytes(memory, token, 4),
-    ) else {
-        return Ok(Status::InvalidMemoryAccess);
-    };
-    let begun = begin(
-        state,
-        &Request {
-            upstream,
-            service,
-            method,
-            metadata,
-            message: None,
-            timeout: 0,
-        },
-    );
-    Ok(answer(memory, token, begun))
+    let places = [
+        (upstream, upstream_length),
+        (service, service_length),
+        (method, method_length),
+        (metadata, metadata_length),
+    ];
+    exchange(guest, places, None, 0, token)
+}
+
+/// The exchange of a token that is a root's: its place among those of roots.
+fn of_root(state: &mut State, token: i32) -> Option<usize> {
+    let token = token.cast_unsigned();
+    let callouts = &state.contexts.callouts;
+    callouts
+        .iter()
+        .position(|one| one.token == token && one.grpc.is_some())
+}
+
+/// Sends on an exchange that is a root's. None: it is not.
+fn send_of_root(state: &mut State, token: i32, data: &[u8], ends: bool) -> Option<()> {
+    let index = of_root(state, token)?;
+    let grpc = state.contexts.callouts.get_mut(index)?.grpc.as_mut()?;
+    if grpc.sends
+        && let Some(handle) = &grpc.handle
+    {
+        handle.send(data, ends);
+    }
+    grpc.sends &= !ends;
+    Some(())
 }
 
 /// The exchange of a token: its place among the stream's callouts, and its HTTP stream.
@@ -227,6 +327,11 @@ pub(crate) fn send(
     if token.cast_unsigned() & 3 != TokenKind::GrpcStream as u32 {
         return Ok(Status::BadArgument);
     }
+    let ends = end_of_stream != 0;
+    let framed = framed(message);
+    if send_of_root(state, token, &framed, ends).is_some() {
+        return Ok(Status::Ok);
+    }
     let (place, index, id) = match find(state, token) {
         Ok(found) => found,
         Err(status) => return Ok(status),
@@ -235,11 +340,10 @@ pub(crate) fn send(
         // As in Envoy, nobody hears of it.
         return Ok(Status::Ok);
     }
-    let ends = end_of_stream != 0;
     let Some(stream) = state.lent.stream_mut() else {
         return Ok(Status::NotFound);
     };
-    let sent = stream.send_http_stream_data(id, &framed(message), ends);
+    let sent = stream.send_http_stream_data(id, &framed, ends);
     if ends {
         stop_sending(state, place, index);
     }
@@ -268,6 +372,11 @@ fn stop_sending(state: &mut State, place: usize, index: usize) {
 
 pub(crate) fn cancel(guest: &mut Guest<'_>, token: i32) -> Answer {
     let state = guest.data_mut();
+    if let Some(index) = of_root(state, token) {
+        // With its handle it is reset.
+        drop(state.contexts.callouts.swap_remove(index));
+        return Ok(Status::Ok);
+    }
     let (place, index, id) = match find(state, token) {
         Ok(found) => found,
         Err(status) => return Ok(status),
@@ -287,6 +396,9 @@ pub(crate) fn close(guest: &mut Guest<'_>, token: i32) -> Answer {
         return cancel(guest, token);
     }
     let state = guest.data_mut();
+    if send_of_root(state, token, b"", true).is_some() {
+        return Ok(Status::Ok);
+    }
     let (place, index, id) = match find(state, token) {
         Ok(found) => found,
         Err(status) => return Ok(status),

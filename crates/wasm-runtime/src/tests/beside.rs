@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use outrider_plugin_api::{
-    Background, CalloutDone, CalloutFailure, CalloutRequest, CalloutResponse, LogLevel, MetricId,
-    Phase, Slot,
+    Background, CalloutDone, CalloutFailure, CalloutRequest, CalloutResponse, HttpStreamEvent,
+    HttpStreamHandle, HttpStreamRequest, HttpStreamTold, LogLevel, MetricId, Phase, Slot,
 };
 
 use super::fake::{FakeStream, Probe, clock, guest, load, source};
@@ -17,7 +17,29 @@ pub(super) struct FakeBackground {
     is_away: AtomicBool,
     rings: Mutex<Vec<Duration>>,
     callouts: Mutex<Vec<(String, CalloutDone)>>,
+    streams: Mutex<Vec<HttpStreamTold>>,
+    sent: Arc<Mutex<Vec<String>>>,
     said: Mutex<Vec<String>>,
+}
+
+/// An HTTP stream of no stream, which notes what is done with it.
+#[derive(Debug)]
+struct FakeHandle(Arc<Mutex<Vec<String>>>);
+
+impl HttpStreamHandle for FakeHandle {
+    fn send(&self, data: &[u8], end_of_stream: bool) {
+        let data = String::from_utf8_lossy(data).replace('\0', "");
+        self.0
+            .lock()
+            .unwrap()
+            .push(format!("{data:?} {end_of_stream}"));
+    }
+}
+
+impl Drop for FakeHandle {
+    fn drop(&mut self) {
+        self.0.lock().unwrap().push("reset".to_owned());
+    }
 }
 
 impl std::fmt::Debug for FakeBackground {
@@ -53,6 +75,23 @@ impl Background for FakeBackground {
         let cluster = String::from_utf8_lossy(request.cluster).into_owned();
         self.callouts.lock().unwrap().push((cluster, done));
         Ok(())
+    }
+
+    fn start_http_stream(
+        &self,
+        request: &HttpStreamRequest<'_>,
+        told: HttpStreamTold,
+    ) -> Result<Box<dyn HttpStreamHandle>, CalloutFailure> {
+        let cluster = String::from_utf8_lossy(request.cluster).into_owned();
+        let path = request.headers.iter().find(|(name, _)| *name == b":path");
+        let path = String::from_utf8_lossy(path.unwrap().1).into_owned();
+        self.sent.lock().unwrap().push(format!(
+            "{cluster}{path} {} {}",
+            request.body.len(),
+            request.end_of_stream
+        ));
+        self.streams.lock().unwrap().push(told);
+        Ok(Box::new(FakeHandle(Arc::clone(&self.sent))))
     }
 
     fn add_metric(&self, _metric: MetricId, _amount: i64) -> bool {
@@ -241,4 +280,79 @@ fn a_notice_of_a_queue_needs_no_stream() {
     let other = world.probe.plugin.configure(&config, &mut metrics);
     assert!(other.is_ok());
     assert_eq!(world.call().0, ["beside"]);
+}
+
+const ASKING: &str = r#"
+  (data (i32.const 100) "auth")
+  (data (i32.const 110) "a.Service")
+  (data (i32.const 120) "Method")
+  (data (i32.const 130) "message")
+  (func (export "proxy_on_configure") (param i32 i32) (result i32)
+    (call $say_number (call $grpc_call (i32.const 100) (i32.const 4) (i32.const 110) (i32.const 9)
+      (i32.const 120) (i32.const 6) (i32.const 0) (i32.const 0) (i32.const 130) (i32.const 7)
+      (i32.const 1500) (i32.const 8)))
+    (call $say_number (call $grpc_stream (i32.const 100) (i32.const 4) (i32.const 110) (i32.const 9)
+      (i32.const 120) (i32.const 6) (i32.const 0) (i32.const 0) (i32.const 12)))
+    (i32.const 1))
+  (func (export "proxy_on_tick") (param i32))
+  (func (export "proxy_on_grpc_receive") (param i32 i32 i32)
+    (drop (call $buffer (i32.const 5) (i32.const 0) (i32.const 99) (i32.const 0) (i32.const 4)))
+    (call $say_given)
+    (call $say_number (local.get 1))
+    (if (i32.eq (local.get 1) (i32.load (i32.const 12))) (then
+      (call $say_number (call $grpc_send (local.get 1) (i32.const 130) (i32.const 4) (i32.const 0)))
+      (call $say_number (call $grpc_close (local.get 1)))
+      (call $say_number (call $grpc_send (local.get 1) (i32.const 130) (i32.const 4) (i32.const 0))))))
+  (func (export "proxy_on_grpc_close") (param i32 i32 i32) (call $say_number (local.get 2)))
+  (func (export "proxy_on_request_headers") (param i32 i32 i32) (result i32)
+    (drop (call $effective (i32.const 1)))
+    (call $say_number (call $grpc_cancel (i32.load (i32.const 8))))
+    (i32.const 0))"#;
+
+#[test]
+fn a_root_s_grpc_needs_no_stream() {
+    let world = World::new(ASKING);
+    let sent = || std::mem::take(&mut *world.background.sent.lock().unwrap());
+    // The check sends nothing.
+    assert_eq!(
+        sent(),
+        [
+            "auth/a.Service/Method 12 true",
+            "auth/a.Service/Method 0 false"
+        ]
+    );
+    assert_eq!(world.probe.metrics.logs, ["00", "00"]);
+    assert_eq!(world.background.said(), ["00", "00"]);
+    let headers = HttpStreamEvent::Headers {
+        headers: &[(b":status", b"200")],
+        end_of_stream: false,
+    };
+    let data = HttpStreamEvent::Data {
+        pieces: &[b"\0\0\0\0\x03o", b"ne"],
+        end_of_stream: false,
+    };
+    let trailers = HttpStreamEvent::Trailers(&[(b"grpc-status", b"0")]);
+    let mut streams = std::mem::take(&mut *world.background.streams.lock().unwrap());
+    for told in &mut streams {
+        told(headers);
+        told(data);
+    }
+    // A call's answer waits for its end.
+    assert_eq!(world.call().0, ["one", "06", "00", "00", "00"]);
+    assert_eq!(sent(), [r#""\u{4}mess" false"#, r#""" true"#]);
+    for told in &mut streams {
+        told(trailers);
+        told(HttpStreamEvent::Complete);
+    }
+    assert_eq!(world.call().0, ["one", "05", "00"]);
+    assert_eq!(sent(), ["reset", "reset"], "they are over");
+    // What nobody waits for any more is reset.
+    let config = super::fake::config("{\"a\":1}");
+    let mut metrics = super::fake::FakeMetrics::default();
+    let other = world.probe.plugin.configure(&config, &mut metrics);
+    world.call();
+    assert_eq!(sent().len(), 2);
+    drop(other);
+    world.call();
+    assert_eq!(sent(), ["reset", "reset"]);
 }

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use outrider_plugin_api::{CalloutFailure, Cause, Fault, Wake, WakeId};
+use outrider_plugin_api::{CalloutFailure, Cause, Fault, HttpStreamId, Wake, WakeId};
 use wasmtime::Store;
 
 use super::exchanges::{grpc_done, grpc_event};
@@ -142,6 +142,10 @@ fn deliver(store: &mut Store<State>, exports: &Exports) -> Result<(), Trouble> {
                 let callout = callouts.swap_remove(found);
                 http_done(store, exports, &callout, outcome)?;
             }
+            Some(Mail::Grpc { token, event }) => {
+                let id = HttpStreamId(u64::from(token));
+                event.with(|event| grpc_event(store, exports, None, id, event))?;
+            }
         }
     }
     Ok(())
@@ -189,24 +193,21 @@ pub(super) fn told(
     store.data_mut().answers_stream = true;
     match wake {
         Wake::Callout(id, outcome) => {
-            if let Some(callout) = take(store, place, WakeId::Callout(*id)) {
+            if let Some(callout) = store
+                .data_mut()
+                .contexts
+                .take_callout(Some(place), WakeId::Callout(*id))
+            {
                 http_done(store, exports, &callout, mailbox::own(*outcome))?;
             }
         }
-        Wake::HttpStream(id, event) => grpc_event(store, exports, place, *id, event)?,
+        Wake::HttpStream(id, event) => grpc_event(store, exports, Some(place), *id, event)?,
         Wake::Timer(_) | Wake::Body => {}
     }
     let state = store.data_mut();
     state.answers_stream = false;
     state.effective = own_id;
     Ok(())
-}
-
-/// Takes a callout out that is over.
-pub(super) fn take(store: &mut Store<State>, place: usize, wake: WakeId) -> Option<Callout> {
-    let context = store.data_mut().contexts.at_mut(place)?;
-    let found = context.callouts.iter().position(|one| one.wake == wake)?;
-    Some(context.callouts.swap_remove(found))
 }
 
 /// The stream is over with callouts under way: their roots are told that nothing comes of them, so that

@@ -3,7 +3,7 @@
 use outrider_plugin_api::{CalloutFailure, HttpStreamEvent, HttpStreamId, WakeId};
 use wasmtime::Store;
 
-use super::events::{act_for_root, take};
+use super::events::act_for_root;
 use super::{enter, small};
 use crate::contexts::Callout;
 use crate::exports::Exports;
@@ -11,11 +11,11 @@ use crate::grpc::{self, Failure, Kind, Part};
 use crate::state::State;
 use crate::trouble::Trouble;
 
-/// Something has come on an HTTP stream that carries gRPC.
+/// Something has come on an HTTP stream that carries gRPC: of the stream at a place, or, with none, of a root.
 pub(super) fn grpc_event(
     store: &mut Store<State>,
     exports: &Exports,
-    place: usize,
+    place: Option<usize>,
     id: HttpStreamId,
     event: &HttpStreamEvent<'_>,
 ) -> Result<(), Trouble> {
@@ -101,7 +101,7 @@ pub(super) fn grpc_event(
     let Some(outcome) = outcome else {
         return Ok(());
     };
-    let Some(callout) = take(store, place, wake) else {
+    let Some(callout) = store.data_mut().contexts.take_callout(place, wake) else {
         // The guest has cancelled it meanwhile.
         return Ok(());
     };
@@ -115,6 +115,7 @@ pub(super) fn grpc_event(
     let is_half_open = grpc.sends || matches!(event, HttpStreamEvent::Data { .. });
     if !is_over
         && is_half_open
+        && place.is_some()
         && let Some(stream) = store.data_mut().lent.stream_mut()
     {
         stream.cancel(wake);
@@ -124,9 +125,12 @@ pub(super) fn grpc_event(
 }
 
 /// The kind, the root and the token of an exchange that is under way.
-fn grpc_of(store: &Store<State>, place: usize, wake: WakeId) -> Option<(Kind, u32, u32)> {
-    let context = store.data().contexts.at(place)?;
-    let callout = context.callouts.iter().find(|one| one.wake == wake)?;
+fn grpc_of(
+    store: &mut Store<State>,
+    place: Option<usize>,
+    wake: WakeId,
+) -> Option<(Kind, u32, u32)> {
+    let callout = store.data_mut().contexts.callout(place, wake)?;
     Some((callout.grpc.as_ref()?.kind, callout.root, callout.token))
 }
 
@@ -134,17 +138,14 @@ fn grpc_of(store: &Store<State>, place: usize, wake: WakeId) -> Option<(Kind, u3
 fn grpc_data(
     store: &mut Store<State>,
     exports: &Exports,
-    place: usize,
+    place: Option<usize>,
     wake: WakeId,
     pieces: &[&[u8]],
 ) -> Result<Option<Failure>, Trouble> {
     let mut fresh = Some(pieces);
     loop {
         // Looked for each time: the guest may cancel in between.
-        let Some(context) = store.data_mut().contexts.at_mut(place) else {
-            return Ok(None);
-        };
-        let Some(callout) = context.callouts.iter_mut().find(|one| one.wake == wake) else {
+        let Some(callout) = store.data_mut().contexts.callout(place, wake) else {
             return Ok(None);
         };
         let (root, token) = (callout.root, callout.token);

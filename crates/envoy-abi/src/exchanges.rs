@@ -1,0 +1,350 @@
+//! HTTP streams that belong to no stream of the proxy's: gRPC of plugins' roots rides on them.
+//!
+//! Envoy has them for filter configurations, on its main thread. So what plugins want is queued, and done when
+//! the main thread comes by (see `background`); the newest configuration carries them. Such a stream keeps its
+//! configuration alive, and with it a whole generation of plugins: so all end when a newer one comes.
+//!
+//! The trap: Envoy tells of a stream inside of the calls that start, feed and reset it, and may let a
+//! configuration go inside of them. No lock is held then, nor while a plugin is told.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::ffi::c_void;
+use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use outrider_plugin_api::{
+    CalloutFailure, HttpStreamEvent, HttpStreamHandle, HttpStreamId, HttpStreamRequest,
+    HttpStreamTold,
+};
+
+use crate::background;
+use crate::callbacks::callbacks;
+use crate::callout::{Doubtful, Judged, OwnedHeaders, own, started};
+use crate::hooks::{fields, guarded, pieces_of};
+use crate::host::milliseconds;
+use crate::raw::{ConfigPtr, EnvoyBuffer, EnvoyHeader, ModuleBuffer, ModuleHeader};
+
+/// A stream by Envoy's names: its configuration, and its number there.
+type Carried = (usize, u64);
+
+struct Begin {
+    cluster: Vec<u8>,
+    headers: OwnedHeaders,
+    body: Vec<u8>,
+    end_of_stream: bool,
+    timeout: Option<Duration>,
+}
+
+enum Command {
+    Begin(Begin),
+    Send(Vec<u8>, bool),
+    Reset,
+}
+
+#[derive(Default)]
+struct Exchanges {
+    last: u64,
+    /// Each with the number of its stream, in the order in which they are done.
+    commands: VecDeque<(u64, Command)>,
+    told: BTreeMap<u64, HttpStreamTold>,
+    carried: BTreeMap<u64, Carried>,
+    /// It is being started: Envoy may tell of it before it tells its number.
+    starting: Option<(usize, u64)>,
+    doubtful: Doubtful,
+}
+
+static EXCHANGES: LazyLock<Mutex<Exchanges>> = LazyLock::new(Mutex::default);
+
+fn exchanges() -> MutexGuard<'static, Exchanges> {
+    // Valid between any two statements that change it.
+    EXCHANGES.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[derive(Debug)]
+struct Handle(u64);
+
+impl Handle {
+    fn command(&self, command: Command) {
+        exchanges().commands.push_back((self.0, command));
+        background::come_by();
+    }
+}
+
+impl HttpStreamHandle for Handle {
+    fn send(&self, data: &[u8], end_of_stream: bool) {
+        self.command(Command::Send(data.to_vec(), end_of_stream));
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        let told = exchanges().told.remove(&self.0);
+        drop(told);
+        self.command(Command::Reset);
+    }
+}
+
+/// Queues a stream; see [`outrider_plugin_api::Background::start_http_stream`].
+pub(crate) fn begin(
+    request: &HttpStreamRequest<'_>,
+    told: HttpStreamTold,
+) -> Box<dyn HttpStreamHandle> {
+    let mut exchanges = exchanges();
+    exchanges.last += 1;
+    let number = exchanges.last;
+    exchanges.told.insert(number, told);
+    drop(exchanges);
+    let handle = Handle(number);
+    handle.command(Command::Begin(Begin {
+        cluster: request.cluster.to_vec(),
+        headers: own(request.headers),
+        body: request.body.to_vec(),
+        end_of_stream: request.end_of_stream,
+        timeout: request.timeout,
+    }));
+    Box::new(handle)
+}
+
+/// Does what was queued. Main thread.
+pub(crate) fn run() {
+    loop {
+        // Apart, so that the lock is not held in what follows.
+        let next = exchanges().commands.pop_front();
+        let Some((number, command)) = next else {
+            return;
+        };
+        match command {
+            Command::Begin(begin) => start(number, &begin),
+            Command::Send(data, end_of_stream) => send(number, &data, end_of_stream),
+            Command::Reset => reset(number),
+        }
+    }
+}
+
+fn start(number: u64, begin: &Begin) {
+    let Some((callbacks, config)) = callbacks().zip(background::newest_config()) else {
+        return tell(number, HttpStreamEvent::Failed(CalloutFailure::CannotStart));
+    };
+    let headers: Vec<ModuleHeader> = begin
+        .headers
+        .iter()
+        .map(|(name, value)| ModuleHeader::new(name, value))
+        .collect();
+    exchanges().starting = Some((config as usize, number));
+    let mut id = 0;
+    // SAFETY: the newest configuration is in use, and what uses it lets it go on this thread; everything lent
+    // outlives the call, and Envoy copies it.
+    let result = unsafe {
+        (callbacks.http_filter_config_start_http_stream)(
+            config,
+            &raw mut id,
+            ModuleBuffer::new(&begin.cluster),
+            headers.as_ptr(),
+            headers.len(),
+            ModuleBuffer::new(&begin.body),
+            begin.end_of_stream,
+            milliseconds(begin.timeout),
+        )
+    };
+    let mut exchanges = exchanges();
+    if exchanges.starting.take().is_none() {
+        // It was told of meanwhile.
+        return;
+    }
+    match started(result) {
+        Ok(()) => {
+            exchanges.carried.insert(number, (config as usize, id));
+        }
+        Err(failure) => {
+            drop(exchanges);
+            tell(number, HttpStreamEvent::Failed(failure));
+        }
+    }
+}
+
+fn carried(number: u64) -> Option<Carried> {
+    exchanges().carried.get(&number).copied()
+}
+
+fn send(number: u64, data: &[u8], end_of_stream: bool) {
+    if let Some((callbacks, (config, id))) = callbacks().zip(carried(number)) {
+        // SAFETY: a stream that is not over keeps its configuration alive; Envoy copies the bytes.
+        unsafe {
+            (callbacks.http_filter_config_stream_send_data)(
+                config as ConfigPtr,
+                id,
+                ModuleBuffer::new(data),
+                end_of_stream,
+            );
+        }
+    }
+}
+
+fn reset(number: u64) {
+    let found = forget(number);
+    if let Some((callbacks, (config, id))) = callbacks().zip(found) {
+        // SAFETY: a stream that is not over keeps its configuration alive until this has reset it.
+        unsafe { (callbacks.http_filter_config_reset_http_stream)(config as ConfigPtr, id) }
+    }
+}
+
+/// Nothing is told of a stream any more.
+fn forget(number: u64) -> Option<Carried> {
+    let mut exchanges = exchanges();
+    let told = exchanges.told.remove(&number);
+    let found = exchanges.carried.remove(&number);
+    exchanges.doubtful.forget(HttpStreamId(number));
+    drop(exchanges);
+    drop(told);
+    found
+}
+
+/// All end, those that wait to be begun too: a newer configuration has come, or Envoy shuts down. Main thread.
+pub(crate) fn end_all() {
+    let numbers: Vec<u64> = exchanges().carried.keys().copied().collect();
+    for number in numbers {
+        // In this order: what Envoy says of the reset comes to nothing.
+        let found = exchanges().carried.remove(&number);
+        tell(number, HttpStreamEvent::Failed(CalloutFailure::Reset));
+        if let Some((callbacks, (config, id))) = callbacks().zip(found) {
+            // SAFETY: as in `reset`.
+            unsafe { (callbacks.http_filter_config_reset_http_stream)(config as ConfigPtr, id) }
+        }
+    }
+}
+
+/// Tells the plugin.
+fn tell(number: u64, event: HttpStreamEvent<'_>) {
+    let told = exchanges().told.remove(&number);
+    let Some(mut told) = told else { return };
+    told(event);
+    if matches!(
+        event,
+        HttpStreamEvent::Complete | HttpStreamEvent::Failed(_)
+    ) {
+        forget(number);
+    } else {
+        // Were the handle gone meanwhile, its reset is queued, and takes this away.
+        exchanges().told.insert(number, told);
+    }
+}
+
+/// Envoy tells of a stream.
+fn on_event(config: ConfigPtr, id: u64, event: HttpStreamEvent<'_>) {
+    let carrier = (config as usize, id);
+    let mut exchanges = exchanges();
+    let known = exchanges
+        .carried
+        .iter()
+        .find(|(_, carried)| **carried == carrier)
+        .map(|(number, _)| *number);
+    let starting = exchanges
+        .starting
+        .take_if(|(starting, _)| known.is_none() && *starting == carrier.0);
+    let Some(number) = known.or(starting.map(|(_, number)| number)) else {
+        return;
+    };
+    exchanges.carried.insert(number, carrier);
+    let judged = exchanges.doubtful.judge(HttpStreamId(number), &event);
+    drop(exchanges);
+    match judged {
+        Judged::Wait => {}
+        Judged::Real(before) => {
+            if let Some(before) = before {
+                before.with(|before| tell(number, before));
+            }
+            tell(number, event);
+        }
+        Judged::MadeUp(failure) => tell(number, HttpStreamEvent::Failed(failure)),
+    }
+}
+
+/// The headers of a response.
+///
+/// # Safety
+/// Called by Envoy, as its ABI says.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn envoy_dynamic_module_on_http_filter_config_http_stream_headers(
+    config: ConfigPtr,
+    _module: *const c_void,
+    id: u64,
+    headers: *const EnvoyHeader,
+    length: usize,
+    end_of_stream: bool,
+) {
+    guarded((), || {
+        // SAFETY: Envoy's array lives until the hook returns; an empty one may be null.
+        let headers = unsafe { fields(headers, length) };
+        let event = HttpStreamEvent::Headers {
+            headers: &headers,
+            end_of_stream,
+        };
+        on_event(config, id, event);
+    });
+}
+
+/// A part of the body of a response.
+///
+/// # Safety
+/// Called by Envoy, as its ABI says.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn envoy_dynamic_module_on_http_filter_config_http_stream_data(
+    config: ConfigPtr,
+    _module: *const c_void,
+    id: u64,
+    pieces: *const EnvoyBuffer,
+    length: usize,
+    end_of_stream: bool,
+) {
+    guarded((), || {
+        // SAFETY: Envoy's array lives until the hook returns; an empty one may be null.
+        let pieces = unsafe { pieces_of(pieces, length) };
+        let event = HttpStreamEvent::Data {
+            pieces: &pieces,
+            end_of_stream,
+        };
+        on_event(config, id, event);
+    });
+}
+
+/// The trailers of a response.
+///
+/// # Safety
+/// Called by Envoy, as its ABI says.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn envoy_dynamic_module_on_http_filter_config_http_stream_trailers(
+    config: ConfigPtr,
+    _module: *const c_void,
+    id: u64,
+    trailers: *const EnvoyHeader,
+    length: usize,
+) {
+    guarded((), || {
+        // SAFETY: Envoy's array lives until the hook returns; an empty one may be null.
+        let trailers = unsafe { fields(trailers, length) };
+        on_event(config, id, HttpStreamEvent::Trailers(&trailers));
+    });
+}
+
+/// Request and response are complete.
+#[unsafe(no_mangle)]
+extern "C" fn envoy_dynamic_module_on_http_filter_config_http_stream_complete(
+    config: ConfigPtr,
+    _module: *const c_void,
+    id: u64,
+) {
+    guarded((), || on_event(config, id, HttpStreamEvent::Complete));
+}
+
+/// A stream was reset. Envoy names the same reason for whatever it was.
+#[unsafe(no_mangle)]
+extern "C" fn envoy_dynamic_module_on_http_filter_config_http_stream_reset(
+    config: ConfigPtr,
+    _module: *const c_void,
+    id: u64,
+    _reason: u32,
+) {
+    guarded((), || {
+        on_event(config, id, HttpStreamEvent::Failed(CalloutFailure::Reset));
+    });
+}
