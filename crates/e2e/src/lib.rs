@@ -10,6 +10,8 @@ mod observed;
 mod process;
 mod run;
 mod sent;
+pub mod sides;
+pub mod under_load;
 
 pub use direct::{Direct, FilterPlugin, direct_config, inline_lua, module_file};
 pub use gateway::{Gateway, GatewayOptions, Verdict};

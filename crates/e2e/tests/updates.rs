@@ -16,10 +16,11 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use outrider_e2e::{Gateway, GatewayOptions, Verdict, inline_lua, resident_memory};
-use outrider_lab::client::{Request, Response, Target};
+use outrider_e2e::under_load::{self, Memory, advance, stop, wait_for_answer};
+use outrider_e2e::{Gateway, GatewayOptions, Verdict, inline_lua};
+use outrider_lab::client::{Response, Target};
 use outrider_lab::echo::{Echo, EchoOptions};
-use outrider_lab::steady::{Steady, SteadyPlan};
+use outrider_lab::steady::SteadyPlan;
 use serde_json::{Value, json};
 
 const UPDATES: usize = 1_000;
@@ -118,18 +119,8 @@ struct Seen {
 
 fn load(target: Target, seen: &Arc<Mutex<Seen>>) -> SteadyPlan {
     let seen = Arc::clone(seen);
-    let paths = ["/cart/1", "/bytes/2000", "/extra", "/status/200"];
-    SteadyPlan::new(target, CONNECTIONS, Request::get("/"))
-        .requests(move |turn| {
-            let path =
-                paths[(turn.connection + usize::try_from(turn.request).unwrap()) % paths.len()];
-            Request::get(path)
-                .header("x-echo-path", "/bytes/500")
-                .timeout(PATIENCE)
-        })
-        // On two cores without pause, 64 connections would leave nothing for the updates.
-        .pause(Duration::from_millis(2))
-        .check(move |_, response| check(response, &seen))
+    let paths = &["/cart/1", "/bytes/2000", "/extra", "/status/200"];
+    under_load::load(target, CONNECTIONS, paths).check(move |_, response| check(response, &seen))
 }
 
 fn check(response: &Response, seen: &Mutex<Seen>) -> Result<(), String> {
@@ -162,19 +153,6 @@ fn check(response: &Response, seen: &Mutex<Seen>) -> Result<(), String> {
     Ok(())
 }
 
-#[derive(Debug, Clone, Copy)]
-struct Memory {
-    allocated: u64,
-    resident: u64,
-}
-
-fn memory(gateway: &Gateway) -> Memory {
-    Memory {
-        allocated: gateway.memory().unwrap(),
-        resident: resident_memory(gateway.envoy_process().unwrap()).unwrap(),
-    }
-}
-
 /// The documents of a version, made from those that the command rendered.
 fn documents(version: Version, templates: &[(Value, Value); 2]) -> (Value, Value) {
     let (ecds, rds) = &templates[usize::from(version.has_extra())];
@@ -203,16 +181,6 @@ fn documents(version: Version, templates: &[(Value, Value); 2]) -> (Value, Value
     (ecds, serde_json::from_str(&text).unwrap())
 }
 
-async fn advance(loads: &[Steady], requests: u64) {
-    for load in loads {
-        assert!(
-            load.advance(requests, PATIENCE).await,
-            "the load stands still: {}",
-            load.so_far()
-        );
-    }
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_thousand_updates_under_load() {
     let options = EchoOptions {
@@ -236,7 +204,7 @@ async fn a_thousand_updates_under_load() {
         load(gateway.http1(), &seen).start().await.unwrap(),
         load(gateway.http2(), &seen).start().await.unwrap(),
     ];
-    advance(&loads, 200).await;
+    advance(&loads, 200).await.unwrap();
 
     let mut applied = first;
     let mut templates = [const { (Value::Null, Value::Null) }; 2];
@@ -248,7 +216,10 @@ async fn a_thousand_updates_under_load() {
         }
         gateway.save(&version.yaml(&echo)).unwrap();
         // Saving two files may make two updates; the last one ends where both are.
-        wait_number(&gateway, number).await;
+        let text = number.to_string();
+        let is_it = |response: &Response| response.headers.get("x-number") == Some(text.as_str());
+        let what = format!("update {number}");
+        wait_for_answer(&gateway, &what, is_it).await.unwrap();
         gateway
             .output
             .wait_after(mark, "applied in", PATIENCE)
@@ -264,8 +235,8 @@ async fn a_thousand_updates_under_load() {
         "{}",
         gateway.output.text()
     );
-    advance(&loads, 50).await;
-    let early = memory(&gateway);
+    advance(&loads, 50).await.unwrap();
+    let early = Memory::of(&gateway).unwrap();
 
     let mut marks = Vec::new();
     for number in THROUGH_THE_COMMAND + 1..=UPDATES {
@@ -288,24 +259,13 @@ async fn a_thousand_updates_under_load() {
         }
         applied = version;
         if number % 100 == 0 {
-            advance(&loads, 50).await;
-            marks.push((number, memory(&gateway)));
+            advance(&loads, 50).await.unwrap();
+            marks.push((number, Memory::of(&gateway).unwrap()));
         }
     }
-    advance(&loads, 200).await;
-    let mut total = 0;
-    for load in loads {
-        let summary = load.stop().await;
-        let failed = gateway.not_zero(r"\.errors\.\w+").unwrap();
-        let said = gateway.output.lines();
-        let said: Vec<&String> = said
-            .iter()
-            .filter(|line| line.contains("failed in"))
-            .collect();
-        assert!(summary.is_clean(), "{summary}\n{failed:#?}\n{said:#?}");
-        total += summary.requests;
-    }
-    let late = memory(&gateway);
+    advance(&loads, 200).await.unwrap();
+    let total = stop(loads, &gateway).await.unwrap();
+    let late = Memory::of(&gateway).unwrap();
 
     let seen = Arc::into_inner(seen).unwrap().into_inner().unwrap();
     assert!(total > 5_000, "only {total} requests");
@@ -334,31 +294,7 @@ async fn a_thousand_updates_under_load() {
     assert!(gateway.not_zero(r"\.errors\.\w+").unwrap().is_empty());
     let table =
         format!("after {THROUGH_THE_COMMAND}: {early:?}\nthen: {marks:#?}\nat the end: {late:?}");
-    assert!(
-        late.allocated < early.allocated + early.allocated * 15 / 100,
-        "{table}"
-    );
-    assert!(
-        late.resident < early.resident + early.resident * 15 / 100,
-        "{table}"
-    );
+    assert!(late.is_back_to(&early), "{table}");
     gateway.stop().unwrap();
     echo.stop().await;
-}
-
-/// Waits until a request is served by this version.
-async fn wait_number(gateway: &Gateway, number: usize) {
-    let deadline = std::time::Instant::now() + PATIENCE;
-    loop {
-        let response = gateway.send(Request::get("/status/200")).await.unwrap();
-        if response.headers.get("x-number") == Some(number.to_string().as_str()) {
-            return;
-        }
-        assert!(
-            std::time::Instant::now() < deadline,
-            "update {number} is not live: {}",
-            gateway.output.text()
-        );
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
 }

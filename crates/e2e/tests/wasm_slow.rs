@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use outrider_e2e::under_load::wait_for_answer;
 use outrider_e2e::{Gateway, GatewayOptions, Guest};
 use outrider_lab::client::{Connection, Request, Response};
 use outrider_lab::echo::Echo;
@@ -227,11 +228,8 @@ async fn a_slow_plugin_is_configured_again_and_again_under_load() {
             let applied = gateway.output.wait_after(mark, "applied in", PATIENCE);
             applied.unwrap();
         }
-        let deadline = Instant::now() + PATIENCE;
-        while number(&gateway.send(Request::get("/status/200")).await.unwrap()) != Some(update) {
-            assert!(Instant::now() < deadline, "update {update} is not live");
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
+        let is_it = |response: &Response| number(response) == Some(update);
+        wait_for_answer(&gateway, "an update", is_it).await.unwrap();
         assert!(load.advance(100, PATIENCE).await, "{}", load.so_far());
         // One stream of each configuration goes on until all have come.
         let target = gateway.http1();

@@ -4,23 +4,19 @@ use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
+use outrider_e2e::sides::{
+    READ, Side, last_lines, listener_name, lua_filter, manager, marker, read_log,
+};
 use outrider_e2e::{
     Direct, FilterPlugin, Scripted, call_lines, direct_config, request_lines, response_lines,
 };
 use outrider_lab::Protocol;
-use outrider_lab::client::{Request, Target};
+use outrider_lab::client::Target;
 use outrider_lab::echo::Echo;
 use outrider_lab::tls::{Identity, Trust};
 use serde_json::{Value, json};
 
 use crate::script::{Script, Setting};
-
-/// Who runs the script.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Side {
-    Envoy,
-    Outrider,
-}
 
 /// What one request led to, with what differs by nature left out.
 #[derive(Debug, PartialEq, Eq)]
@@ -34,7 +30,7 @@ pub(crate) struct Outcome {
 pub(crate) struct Both {
     envoy: Direct,
     identities: Identities,
-    /// The number of the listener of [`MARKER`].
+    /// The number of the listener of [`marker`].
     markers: usize,
 }
 
@@ -49,32 +45,9 @@ const METADATA: &str = "envoy.filters.http.lua";
 /// What a script may log at level error.
 const LOGGED_ERROR: &str = "err";
 
-/// How the lines of [`MARKER`] begin.
-const READ: &str = "read up to";
-
-/// The listener of a script that logs the path, to know that the log is read up to there.
-const MARKER: &str = r#"
-    function envoy_on_request(handle)
-        handle:logInfo("read up to " .. handle:headers():get(":path"))
-        handle:respond({ [":status"] = "200" })
-    end
-"#;
-
-fn listener_name(index: usize, side: Side) -> String {
-    format!(
-        "listener-{}",
-        index * 2 + usize::from(side == Side::Outrider)
-    )
-}
-
 /// The name by which a script's log lines are known.
 fn plugin_name(index: usize) -> String {
     format!("script-{index}")
-}
-
-/// The parts of a listener's connection manager, to be changed.
-fn manager(bootstrap: &mut Value, listener: usize) -> &mut Value {
-    &mut bootstrap["static_resources"]["listeners"][listener]["filter_chains"][0]["filters"][0]["typed_config"]
 }
 
 fn bootstrap(scripts: &[Script], echo: &Echo, calls: &Scripted, identities: &Identities) -> Value {
@@ -95,33 +68,24 @@ fn bootstrap(scripts: &[Script], echo: &Echo, calls: &Scripted, identities: &Ide
         .collect();
     chains.push(vec![]);
     let mut bootstrap = direct_config(&chains, echo.address());
-    let lua = |code: &str| {
-        json!({
-            "name": METADATA,
-            "typed_config": {
-                "@type": "type.googleapis.com/envoy.extensions.filters.http.lua.v3.Lua",
-                "default_source_code": { "inline_string": code },
-            },
-        })
+    let insert = |manager: &mut Value, filter: Value| {
+        let filters = manager["http_filters"].as_array_mut().unwrap();
+        filters.insert(0, filter);
     };
-    let marker = manager(&mut bootstrap, scripts.len() * 2);
-    marker["http_filters"]
-        .as_array_mut()
-        .unwrap()
-        .insert(0, lua(MARKER));
+    insert(
+        manager(&mut bootstrap, scripts.len() * 2).unwrap(),
+        marker(),
+    );
     for (index, script) in scripts.iter().enumerate() {
-        let theirs = manager(&mut bootstrap, index * 2);
-        theirs["http_filters"]
-            .as_array_mut()
-            .unwrap()
-            .insert(0, lua(&script.code));
-        let ours = manager(&mut bootstrap, index * 2 + 1);
+        let theirs = manager(&mut bootstrap, index * 2).unwrap();
+        insert(theirs, lua_filter(&script.code));
+        let ours = manager(&mut bootstrap, index * 2 + 1).unwrap();
         if !script.has(Setting::Closed) {
             ours["http_filters"][0]["typed_config"]["filter_config"]["value"]["plugins"][0]["failure_policy"] =
                 json!("open");
         }
         for listener in [index * 2, index * 2 + 1] {
-            let manager = manager(&mut bootstrap, listener);
+            let manager = manager(&mut bootstrap, listener).unwrap();
             if script.has(Setting::Forwarded) {
                 manager["use_remote_address"] = json!(true);
                 manager["xff_num_trusted_hops"] = json!(1);
@@ -150,8 +114,7 @@ fn bootstrap(scripts: &[Script], echo: &Echo, calls: &Scripted, identities: &Ide
                 }]);
             }
             if script.has(Setting::SetMetadata) {
-                let filters = manager["http_filters"].as_array_mut().unwrap();
-                filters.insert(0, set_metadata());
+                insert(manager, set_metadata());
             }
             let chain =
                 &mut bootstrap["static_resources"]["listeners"][listener]["filter_chains"][0];
@@ -287,7 +250,9 @@ impl Both {
         let is_first = number == 0;
         echo.forget_requests();
         let (before, mark) = (echo.request_count(), self.envoy.log.mark());
-        let address = self.envoy.listener(&listener_name(index, side)).unwrap();
+        let address = (self.envoy)
+            .listener(&listener_name(side.listener(index)))
+            .unwrap();
         let mut target = match sent.protocol {
             Protocol::Http1 => Target::http1(address),
             Protocol::Http2 => Target::http2(address),
@@ -314,7 +279,7 @@ impl Both {
             assert!(Instant::now() < deadline, "{}: no call came", script.name);
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
-        self.read_log().await;
+        read_log(&self.envoy, self.markers).await.unwrap();
         Outcome {
             response,
             upstream: upstream.iter().flat_map(request_lines).collect(),
@@ -328,28 +293,9 @@ impl Both {
         }
     }
 
-    /// Waits until the log is read up to here: one worker writes it in order.
-    async fn read_log(&self) {
-        let path = format!("/{}", self.envoy.log.mark());
-        let address = self
-            .envoy
-            .listener(&format!("listener-{}", self.markers))
-            .unwrap();
-        Target::http1(address)
-            .send(Request::get(&path))
-            .await
-            .unwrap();
-        self.envoy
-            .log
-            .wait(&format!("{READ} {path}"), Duration::from_secs(10))
-            .unwrap();
-    }
-
     /// The last lines of Envoy's log, for messages.
     pub(crate) fn last_lines(&self) -> String {
-        let lines = self.envoy.log.lines();
-        let from = lines.len().saturating_sub(12);
-        lines.get(from..).unwrap_or_default().join("\n")
+        last_lines(&self.envoy, 12)
     }
 
     /// What the script has logged since.
@@ -364,6 +310,9 @@ impl Both {
                     Side::Envoy => line.split_once("script log: ")?.1,
                     Side::Outrider => line.split_once(&ours)?.1,
                 };
+                if text.starts_with(READ) {
+                    return None;
+                }
                 // How a failure is told is each one's own, and Outrider does not tell the next ones. And
                 // Outrider itself says what is not supported.
                 let is_failure = level == "Error"
@@ -376,7 +325,7 @@ impl Both {
                 }
                 let is_notice =
                     level == "Warning" && text.ends_with("Envoy does not show it to modules");
-                (!is_notice && !text.starts_with(READ)).then(|| format!("{level} {text}"))
+                (!is_notice).then(|| format!("{level} {text}"))
             })
             .collect()
     }

@@ -17,36 +17,13 @@ mod page;
 mod script;
 
 use std::fmt::Write as _;
-use std::time::Duration;
 
-use outrider_e2e::{Answer, AnswerBody, AnswerFailure, Scripted};
+use outrider_e2e::Scripted;
+use outrider_e2e::sides::Side;
 use outrider_lab::echo::Echo;
 
 use both::Both;
-use script::{CallAnswer, Promise, Script};
-
-/// What the upstream of `httpCall` says to each of the next calls.
-fn answers(kind: CallAnswer) -> Vec<Answer> {
-    let field = |name: &str, value: &str| (name.to_owned(), value.to_owned());
-    let mut answer = Answer {
-        headers: vec![
-            field("foo", "bar"),
-            field("key", "value_0"),
-            field("key", "value_1"),
-            field("key", "value_2"),
-        ],
-        body: AnswerBody::Whole("twelve bytes".into()),
-        ..Answer::default()
-    };
-    match kind {
-        CallAnswer::Usual => {}
-        CallAnswer::Empty => answer.body = AnswerBody::Whole(bytes::Bytes::new()),
-        CallAnswer::Never => answer.failure = Some(AnswerFailure::Never),
-        CallAnswer::Late => answer.after = Duration::from_millis(200),
-        CallAnswer::Close => answer.failure = Some(AnswerFailure::Close),
-    }
-    vec![answer; 8]
-}
+use script::{Promise, Script};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn scripts_do_the_same_in_both() {
@@ -59,11 +36,8 @@ async fn scripts_do_the_same_in_both() {
     for (index, script) in scripts.iter().enumerate() {
         let (mut theirs, mut ours) = (Vec::new(), Vec::new());
         for number in 0..script.requests.len() {
-            for (ends, outcomes) in [
-                (both::Side::Envoy, &mut theirs),
-                (both::Side::Outrider, &mut ours),
-            ] {
-                calls.script(answers(script.answer));
+            for (ends, outcomes) in [(Side::Envoy, &mut theirs), (Side::Outrider, &mut ours)] {
+                calls.script(script.answer.answers(3));
                 outcomes.push(
                     both.outcome(index, script, ends, number, &echo, &calls)
                         .await,

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use outrider_e2e::Sent;
+use outrider_e2e::sides::CallAnswer;
 
 /// What a script says of itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -12,17 +13,6 @@ pub(crate) enum Promise {
     Same,
     /// They do not, in this.
     Differs(String),
-}
-
-/// What the upstream of `httpCall` does.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum CallAnswer {
-    Usual,
-    Empty,
-    Never,
-    Close,
-    /// After a while.
-    Late,
 }
 
 /// What a script's listeners have, or what is looked at.
@@ -110,10 +100,7 @@ impl Script {
                     promised += 1;
                     script.promise = Promise::Differs(what.to_owned());
                 }
-                ("answer", "never") => script.answer = CallAnswer::Never,
-                ("answer", "late") => script.answer = CallAnswer::Late,
-                ("answer", "close") => script.answer = CallAnswer::Close,
-                ("answer", "empty") => script.answer = CallAnswer::Empty,
+                ("answer", kind) => script.answer = CallAnswer::named(kind).unwrap(),
                 ("calls", count) => script.calls = count.parse().unwrap(),
                 (setting, "") => script.settings.push(Setting::named(setting)),
                 _ => panic!("{}: what is {line:?}?", script.name),

@@ -5,9 +5,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use outrider_e2e::sides::{Side, last_lines, listener_name, manager, marker, read_log};
 use outrider_e2e::{Direct, Scripted, call_lines, direct_config, request_lines, response_lines};
 use outrider_lab::Protocol;
-use outrider_lab::client::{Request, Target};
+use outrider_lab::client::Target;
 use outrider_lab::echo::Echo;
 use outrider_lab::tls::{Identity, Trust};
 use regex::Regex;
@@ -15,13 +16,6 @@ use serde_json::{Value, json};
 
 use crate::building;
 use crate::script::{Script, Setting};
-
-/// Who runs the script.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Side {
-    Envoy,
-    Outrider,
-}
 
 /// A script with a version of the ABI.
 #[derive(Debug, Clone)]
@@ -51,17 +45,6 @@ pub(crate) enum Sides {
 /// The namespace of metadata that scripts look at.
 const METADATA: &str = "probe";
 
-/// How the lines of [`MARKER`] begin.
-const READ: &str = "read up to";
-
-/// The listener of a script of Envoy's Lua filter that logs the path, to know that the log is read up to there.
-const MARKER: &str = r#"
-    function envoy_on_request(handle)
-        handle:logErr("read up to " .. handle:headers():get(":path"))
-        handle:respond({ [":status"] = "200" })
-    end
-"#;
-
 /// How long what has to come may take.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -69,18 +52,6 @@ pub(crate) struct Both {
     envoy: Direct,
     client: Identity,
     markers: usize,
-}
-
-fn listener_name(index: usize, side: Side) -> String {
-    format!(
-        "listener-{}",
-        index * 2 + usize::from(side == Side::Outrider)
-    )
-}
-
-/// The parts of a listener's connection manager, to be changed.
-fn manager(bootstrap: &mut Value, listener: usize) -> &mut Value {
-    &mut bootstrap["static_resources"]["listeners"][listener]["filter_chains"][0]["filters"][0]["typed_config"]
 }
 
 /// Envoy's own Wasm filter with the probe.
@@ -213,22 +184,15 @@ fn bootstrap(
         let filters = manager["http_filters"].as_array_mut().unwrap();
         filters.insert(0, filter);
     };
-    let marker = json!({
-        "name": "envoy.filters.http.lua",
-        "typed_config": {
-            "@type": "type.googleapis.com/envoy.extensions.filters.http.lua.v3.Lua",
-            "default_source_code": { "inline_string": MARKER },
-        },
-    });
-    insert(manager(&mut bootstrap, cases.len() * 2), marker);
+    insert(manager(&mut bootstrap, cases.len() * 2).unwrap(), marker());
     for (index, case) in cases.iter().enumerate() {
         let module = modules
             .iter()
             .find_map(|(abi, module)| (*abi == case.abi).then_some(module))
             .unwrap();
         for side in [Side::Envoy, Side::Outrider] {
-            let listener = index * 2 + usize::from(side == Side::Outrider);
-            let manager = manager(&mut bootstrap, listener);
+            let listener = side.listener(index);
+            let manager = manager(&mut bootstrap, listener).unwrap();
             let breaks = case.script.has(Setting::BreaksEnvoy) && sides == Sides::Both;
             match side {
                 Side::Envoy if !breaks => insert(manager, envoys_filter(case, module)),
@@ -327,7 +291,9 @@ impl Both {
         side: Side,
         protocol: Protocol,
     ) -> Target {
-        let address = self.envoy.listener(&listener_name(index, side)).unwrap();
+        let address = (self.envoy)
+            .listener(&listener_name(side.listener(index)))
+            .unwrap();
         let target = Target::plain(protocol, address);
         if case.script.has(Setting::MutualTls) {
             return target
@@ -412,29 +378,12 @@ impl Both {
         }
     }
 
-    /// The last lines of Envoy's log, for messages.
-    fn last_lines(&self) -> String {
-        let lines = self.envoy.log.lines();
-        let from = lines.len().saturating_sub(60);
-        lines.get(from..).unwrap_or_default().join("\n")
-    }
-
-    /// Waits until the log is read up to here: one worker writes it in order.
+    /// Waits until the log is read up to here.
     async fn read_log(&self) {
-        let mark = self.envoy.log.mark();
-        let path = format!("/{mark}");
-        let address = self
-            .envoy
-            .listener(&format!("listener-{}", self.markers))
-            .unwrap_or_else(|error| panic!("{error:#}; Envoy's log:\n{}", self.last_lines()));
-        Target::http1(address)
-            .send(Request::get(&path))
-            .await
-            .unwrap();
-        self.envoy
-            .log
-            .wait_after(mark, &format!("{READ} {path}"), PATIENCE)
-            .unwrap();
+        let read = read_log(&self.envoy, self.markers).await;
+        read.unwrap_or_else(|error| {
+            panic!("{error:#}; Envoy's log:\n{}", last_lines(&self.envoy, 60))
+        });
     }
 
     /// What the probe has said: since the mark, and, with the first request, what the same VM said before.

@@ -24,57 +24,16 @@ mod script;
 
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
-use outrider_e2e::{Answer, AnswerBody, AnswerFailure, Scripted};
+use outrider_e2e::Scripted;
+use outrider_e2e::sides::Side;
 use outrider_lab::echo::Echo;
 
-use both::{Both, Case, Side, Sides};
+use both::{Both, Case, Sides};
 use outcomes::Outcomes;
-use script::{CallAnswer, Script, Setting};
+use script::{Script, Setting};
 
 /// How many cases one Envoy has: each of them is several VMs of V8's.
 const AT_ONCE: usize = 40;
-
-/// What the upstream of callouts says to each of the next calls.
-fn answers(kind: CallAnswer) -> Vec<Answer> {
-    let field = |name: &str, value: &str| (name.to_owned(), value.to_owned());
-    let mut answer = Answer {
-        headers: vec![
-            field("foo", "bar"),
-            field("key", "value_0"),
-            field("key", "value_1"),
-        ],
-        body: AnswerBody::Whole("twelve bytes".into()),
-        ..Answer::default()
-    };
-    match kind {
-        CallAnswer::Usual => {}
-        CallAnswer::Empty => answer.body = AnswerBody::Whole(Bytes::new()),
-        CallAnswer::Never => answer.failure = Some(AnswerFailure::Never),
-        CallAnswer::Late => answer.after = Duration::from_millis(200),
-        CallAnswer::Close => answer.failure = Some(AnswerFailure::Close),
-        CallAnswer::Grpc | CallAnswer::GrpcFailure => {
-            let status = if kind == CallAnswer::Grpc { "0" } else { "7" };
-            let trailers = vec![
-                field("grpc-status", status),
-                field("grpc-message", "as scripted"),
-                field("x-trailing", "1"),
-            ];
-            answer.headers = vec![
-                field("content-type", "application/grpc"),
-                field("x-initial", "1"),
-            ];
-            let message = Bytes::from_static(b"\0\0\0\0\x06answer");
-            let pieces = if kind == CallAnswer::Grpc {
-                vec![message]
-            } else {
-                vec![]
-            };
-            answer.body = AnswerBody::Pieces(pieces, trailers);
-        }
-    }
-    vec![answer; 8]
-}
 
 /// Every script with every version of the ABI that it is for.
 fn cases(scripts: Vec<Script>) -> Vec<Case> {
@@ -101,7 +60,7 @@ async fn run(
 ) -> Vec<String> {
     let mut lines = Vec::new();
     for number in 0..case.script.requests.len() {
-        calls.script(answers(case.script.answer));
+        calls.script(case.script.answer.answers(2));
         lines.push(format!("--- request {}", number + 1));
         lines.extend(both.outcome(index, case, side, number, echo, calls).await);
     }

@@ -3,20 +3,9 @@
 use std::fs;
 
 use outrider_e2e::Sent;
+use outrider_e2e::sides::CallAnswer;
 
 use crate::building::ABIS;
-
-/// What the upstream of callouts does.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum CallAnswer {
-    Usual,
-    Empty,
-    Never,
-    Late,
-    Close,
-    Grpc,
-    GrpcFailure,
-}
 
 /// What a script's listeners have, or what is to be known of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -132,12 +121,7 @@ impl Script {
                     script.abis = ABIS.into_iter().filter(|known| *known == version).collect();
                 }
                 ("request", rest) => script.requests.push(Sent::parse(rest).unwrap()),
-                ("answer", "empty") => script.answer = CallAnswer::Empty,
-                ("answer", "never") => script.answer = CallAnswer::Never,
-                ("answer", "late") => script.answer = CallAnswer::Late,
-                ("answer", "close") => script.answer = CallAnswer::Close,
-                ("answer", "grpc") => script.answer = CallAnswer::Grpc,
-                ("answer", "grpc-failure") => script.answer = CallAnswer::GrpcFailure,
+                ("answer", kind) => script.answer = CallAnswer::named(kind).unwrap(),
                 ("calls", count) => script.calls = count.parse().unwrap(),
                 ("wait", what) => {
                     let (count, part) = what.split_once(' ').unwrap();
