@@ -21,6 +21,7 @@ mod profile;
 mod ready;
 mod report;
 mod scripts;
+mod settle;
 mod time;
 mod upstream;
 mod variant;

@@ -18,6 +18,7 @@ use super::bootstrap::{Answers, Listener, bootstrap};
 use super::free_address;
 use super::load::{Connection, request};
 use super::profile::Profile;
+use super::settle::settle;
 use super::variant::Variant;
 
 /// Writing its file takes callgrind a while.
@@ -109,6 +110,7 @@ impl Callgrind {
         for _ in 0..self.warming / variant.divisor {
             connection.exchange(&bytes)?;
         }
+        settle(envoy.process_id())?;
         switch(envoy.process_id(), "on")?;
         for _ in 0..requests / variant.divisor {
             connection.exchange(&bytes)?;

@@ -21,6 +21,7 @@ use super::free_address;
 use super::load::{Connection, get};
 use super::mechanism::{Family, Guest, Mechanism};
 use super::report::{Held, Measured, Memory};
+use super::settle::settle;
 
 const ROUTES: usize = 1000;
 const WORKERS: [u32; 2] = [1, 2];
@@ -245,6 +246,7 @@ fn run(
             connection.exchange(path)?;
         }
     }
+    settle(envoy.process_id())?;
     let kib = anonymous_kib(envoy.process_id())?;
     envoy.stop(Duration::from_secs(10));
     Ok(kib)

@@ -18,6 +18,7 @@ use super::bootstrap::{Answers, Listener, bootstrap};
 use super::free_addresses;
 use super::load::{Connection, request};
 use super::report::{Timed, Times};
+use super::settle::settle;
 use super::variant::Variant;
 
 const CONNECTIONS: usize = 8;
@@ -57,6 +58,7 @@ pub(crate) fn measure(
     let mut envoy = Envoy::start(options)?;
     envoy.wait_ready(READY)?;
     let process = envoy.process_id();
+    settle(process)?;
     let mut loads = Vec::new();
     for (variant, address) in variants.iter().zip(addresses) {
         let connections: Result<Vec<_>, _> = (0..CONNECTIONS)
@@ -123,7 +125,7 @@ fn slice(process: u32, connections: &mut [Connection], request: &[u8]) -> anyhow
 }
 
 /// The nanoseconds that a process's threads have been running for.
-fn cpu_time(process: u32) -> anyhow::Result<u64> {
+pub(super) fn cpu_time(process: u32) -> anyhow::Result<u64> {
     let mut sum = 0;
     for thread in fs::read_dir(format!("/proc/{process}/task"))? {
         let path = thread?.path().join("schedstat");

@@ -78,6 +78,11 @@ impl Core {
         for spare in old.collect::<Vec<_>>() {
             reaper::bury(spare.vm);
         }
+        // A worker that waited may have had another meanwhile, and a plugin may be gone.
+        let surplus = stock.vms.len().saturating_sub(wanted);
+        for spare in stock.vms.drain(..surplus) {
+            reaper::bury(spare.vm);
+        }
         let most = wanted.saturating_sub(stock.vms.len()).min(MOST_MAKERS);
         while stock.making < most && stock.repair.is_due(self.shared.clock.now()) {
             let core = Arc::clone(&core);
