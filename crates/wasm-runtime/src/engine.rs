@@ -40,6 +40,9 @@ struct Ticker {
     thread: Mutex<Option<Thread>>,
 }
 
+/// What was tried beyond this, and left, is in docs/benchmarks/wasm.md: inlining, no guards against speculation,
+/// tables that are filled at once. Memories are reserved for all that 32 bits reach, by default, so accesses need
+/// no checks.
 fn config() -> Config {
     let mut config = Config::new();
     config

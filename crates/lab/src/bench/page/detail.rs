@@ -41,9 +41,9 @@ which the second table of each workload takes apart, with all that is called fro
         }
         if let Some(gap) = gap(family, instructions, name) {
             let _ = writeln!(page, "\n{}", gap.trim_end());
-            if name == "coraza" {
-                page.push_str(super::wasm::CORAZA);
-            }
+        }
+        if name == "coraza" {
+            page.push_str(super::wasm::CORAZA);
         }
     }
     page
