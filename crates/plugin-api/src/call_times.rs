@@ -39,8 +39,13 @@ impl CallTimes {
         Self { phases }
     }
 
-    fn of(&self, phase: Phase) -> Option<MetricId> {
-        self.phases.get(phase.index()).copied().flatten()
+    /// A call of a phase that began at `began` is over.
+    #[inline(never)]
+    fn record<H: Host>(&self, phase: Phase, began: u64, host: &mut H) {
+        if let Some(metric) = self.phases.get(phase.index()).copied().flatten() {
+            let nanos = host.monotonic_nanos().saturating_sub(began);
+            host.record_metric(metric, nanos);
+        }
     }
 }
 
@@ -50,17 +55,16 @@ pub(crate) struct Stopwatch<'a>(Option<(&'a CallTimes, u64)>);
 
 impl<'a> Stopwatch<'a> {
     /// Starts, if there is anything to measure for.
+    #[inline]
     pub(crate) fn start<H: Host>(times: Option<&'a CallTimes>, host: &H) -> Self {
         Self(times.map(|times| (times, host.monotonic_nanos())))
     }
 
     /// The call is over.
+    #[inline]
     pub(crate) fn stop<H: Host>(self, phase: Phase, host: &mut H) {
-        if let Some((times, began)) = self.0
-            && let Some(metric) = times.of(phase)
-        {
-            let nanos = host.monotonic_nanos().saturating_sub(began);
-            host.record_metric(metric, nanos);
+        if let Some((times, began)) = self.0 {
+            times.record(phase, began, host);
         }
     }
 }

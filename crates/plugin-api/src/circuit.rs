@@ -195,6 +195,7 @@ impl Circuit {
     }
 
     /// Whether there is nothing to ask and nothing to tell.
+    #[inline]
     pub fn is_calm(&self) -> bool {
         self.mood.load(Ordering::Relaxed) == CALM
     }

@@ -32,9 +32,9 @@ use crate::host::Host;
 use crate::local::LocalResponse;
 use crate::phase::Direction;
 use crate::plugin::{Interest, Reply, Slot};
-use crate::view::lengths;
+use crate::view::{Window, lengths};
 use crate::waits::Waits;
-use call::release;
+use call::{count_calls, release};
 use flow::{Flow, Progress};
 
 /// What becomes of the headers, chunk or trailers that the run was given.
@@ -79,6 +79,8 @@ struct LinkState {
     admission: Option<Admission>,
     /// It failed on this stream, which its circuit was told.
     failed: bool,
+    /// How many of its calls are to be counted.
+    calls: u32,
 }
 
 /// One stream in a chain.
@@ -144,7 +146,8 @@ impl ChainRun {
             return false;
         }
         self.logged = true;
-        self.chain.links().iter().all(|link| link.circuit.is_calm())
+        let mut all = self.chain.links().iter().zip(&self.states);
+        all.all(|(link, state)| link.circuit.is_calm() && state.calls == 0)
     }
 
     /// The headers of a direction are here. `end_of_stream`: nothing follows them.
@@ -190,12 +193,29 @@ impl ChainRun {
         if let Some(verdict) = self.over(direction) {
             return (verdict, Effects::default());
         }
-        let (held, _) = lengths(host, direction);
+        let (held, received) = lengths(host, direction);
+        let links = self.states.len();
         let flow = self.flow_mut(direction);
+        let is_clear = flow.headers_seen && flow.is_clear(links);
         flow.data_waits = true;
         flow.end_waits |= end_of_stream;
         // Envoy collects what is last with what it holds.
         flow.collected |= end_of_stream && held > 0;
+        if is_clear {
+            let total = held + received;
+            let window = Window {
+                start: flow.fresh.min(total),
+                end: total,
+            };
+            flow.data_waits = false;
+            // What mostly happens: nobody keeps anything back, or replied.
+            if self.pass_on_chunk(direction, window, end_of_stream, host) {
+                let flow = self.flow_mut(direction);
+                flow.fresh = 0;
+                flow.collected = false;
+                return (Verdict::Continue, std::mem::take(&mut self.effects));
+            }
+        }
         let (verdict, effects) = self.go(direction, host);
         self.flow_mut(direction).collected = verdict == Verdict::Hold;
         (verdict, effects)
@@ -220,6 +240,9 @@ impl ChainRun {
         self.logged = true;
         for index in (0..self.states.len()).rev() {
             self.log(index, host);
+        }
+        for (link, state) in self.chain.links().iter().zip(&mut self.states) {
+            count_calls(link, state, host);
         }
     }
 
@@ -260,6 +283,7 @@ impl ChainRun {
     }
 
     /// The link at a position of a direction: responses pass the chain in reverse.
+    #[inline]
     fn link_at(&self, direction: Direction, position: usize) -> usize {
         match direction {
             Direction::Request => position,

@@ -173,6 +173,43 @@ impl ChainRun {
         }
     }
 
+    /// Gives a chunk to those links that stream, until one is not done with it, or changes its length. Answers
+    /// whether it passed all. For a flow in which nothing waits, and nothing is kept.
+    #[inline]
+    pub(super) fn pass_on_chunk<H: Host>(
+        &mut self,
+        direction: Direction,
+        window: Window,
+        end: bool,
+        host: &mut H,
+    ) -> bool {
+        let call = Call {
+            phase: Phase::body(direction),
+            end_of_stream: end,
+        };
+        for position in 0..self.states.len() {
+            if self.interest_at(direction, position).body(direction) != BodyMode::Stream {
+                continue;
+            }
+            let flow = self.flow_mut(direction);
+            flow.fresh = window.end;
+            flow.chunk = Some(Chunk {
+                next: position,
+                window,
+                end,
+            });
+            let index = self.link_at(direction, position);
+            let (step, left) = self.invoke_for_chunk(direction, index, call, window, host);
+            if step == Step::Done && left == window {
+                continue;
+            }
+            self.complete(direction, position, Task::Chunk, step, host);
+            return false;
+        }
+        self.flow_mut(direction).chunk = None;
+        true
+    }
+
     /// The body that a link waits for is complete.
     fn whole_body<H: Host>(&mut self, direction: Direction, hold: Hold, host: &mut H) {
         let (_, total) = self.body_lengths(direction, host);

@@ -12,7 +12,7 @@ use crate::local::LocalResponse;
 use crate::metric::MetricId;
 use crate::phase::{Direction, Phase};
 use crate::plugin::{Audience, Call, Decision, Pause, Reply, Slot};
-use crate::view::{BodyView, Length, View};
+use crate::view::{BodyView, Length, View, Window};
 
 /// What a call of a link came to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -91,6 +91,39 @@ impl ChainRun {
         }
     }
 
+    /// As [`ChainRun::invoke`], for the handler of a chunk in a flow in which nothing is kept. Answers the
+    /// chunk's part of the body, too, as it is now.
+    #[inline]
+    pub(super) fn invoke_for_chunk<H: Host>(
+        &mut self,
+        direction: Direction,
+        index: usize,
+        call: Call,
+        window: Window,
+        host: &mut H,
+    ) -> (Step, Window) {
+        let mut body = Some(BodyView {
+            direction,
+            window,
+            length: Length::Announced,
+            collected: self.flow(direction).collected,
+        });
+        let action = Action::Call(call);
+        let outcome = match self.enter(direction, index, call.phase, &mut body, action, host) {
+            Ok(outcome) => outcome,
+            Err(step) => return (step, window),
+        };
+        let left = body.map_or(window, |body| body.window);
+        if left != window {
+            self.flow_mut(direction).resized(left);
+        }
+        let step = match outcome {
+            Ok(Decision::Continue) => Step::Done,
+            outcome => self.came_to(direction, index, Task::Chunk, outcome, host),
+        };
+        (step, left)
+    }
+
     /// Calls or resumes a link: what it answered; `body` is as it left it. A step instead: it was not called.
     #[expect(
         clippy::inline_always,
@@ -148,7 +181,7 @@ impl ChainRun {
                 let watch = Stopwatch::start(link.times.as_deref(), &*view.host);
                 let outcome = match action {
                     Action::Call(call) => {
-                        count(view.host, link.metrics.calls);
+                        note_call(link, state, view.host);
                         plugin.call(&mut state.slot, call, &mut view)
                     }
                     Action::Resume(wake) => {
@@ -352,6 +385,7 @@ impl ChainRun {
             };
         }
     }
+
     /// Calls a link for the log phase, if it handles that.
     pub(super) fn log<H: Host>(&mut self, index: usize, host: &mut H) {
         let (Some(link), Some(state)) = (self.chain.links().get(index), self.states.get_mut(index))
@@ -365,7 +399,7 @@ impl ChainRun {
             breaker::over(link, state, host);
             return;
         }
-        count(host, link.metrics.calls);
+        state.calls += 1;
         let call = Call {
             phase: Phase::Log,
             end_of_stream: true,
@@ -407,6 +441,27 @@ fn report<H: Host>(link: &Link, phase: Phase, fault: &Fault, host: &mut H) {
     host.report_fault(link, phase, fault);
     let errors = link.metrics.errors.get(fault.cause.index());
     count(host, errors.copied().flatten());
+}
+
+/// So many calls of a link on one stream are counted at once, or as many as there were when it is over.
+const COUNTED_AT_ONCE: u32 = 64;
+
+#[inline]
+fn note_call<H: Host>(link: &Link, state: &mut LinkState, host: &mut H) {
+    state.calls += 1;
+    if state.calls == COUNTED_AT_ONCE {
+        count_calls(link, state, host);
+    }
+}
+
+/// Counts the calls of a link that have not been counted.
+pub(super) fn count_calls<H: Host>(link: &Link, state: &mut LinkState, host: &mut H) {
+    let calls = std::mem::take(&mut state.calls);
+    if calls > 0
+        && let Some(metric) = link.metrics.calls
+    {
+        host.add_metric(metric, i64::from(calls));
+    }
 }
 
 pub(super) fn count<H: Host>(host: &mut H, metric: Option<MetricId>) {
