@@ -7,7 +7,7 @@ use outrider_plugin_api::{
 };
 
 use crate::memory::Loan;
-use crate::vm::{Configuration, Refusal, Vm, generation_of};
+use crate::vm::{Configuration, Refusal};
 use crate::workers::{Core, Held};
 
 /// See the module.
@@ -21,6 +21,7 @@ const NO_VM: &str = "the worker's VM came to its end and could not be replaced";
 const LOST: &str = "the stream's state was lost as the plugin's VM failed on another stream";
 const BUSY: &str = "the worker has no VM for this, or it is in use";
 
+#[cold]
 fn unavailable(message: &str) -> Fault {
     Fault {
         cause: Cause::Unavailable,
@@ -36,18 +37,23 @@ impl WasmConfigured {
         }
     }
 
-    /// The VM for a stream that has begun in it, or that begins, and this configuration's root in it; for one that
-    /// has begun, whose context knows its root, 0.
-    fn vm<'a>(
+    /// Sees to the VM for a stream that has begun in it, or that begins, and to this configuration in it. Answers
+    /// the configuration's root there; for a stream that has begun, whose context knows its root, 0.
+    #[inline]
+    fn prepare(&self, held: &mut Held, slot: Slot, stream: &mut dyn Stream) -> Result<u32, Fault> {
+        match held.root_for(slot, self.configuration.id) {
+            Some(root) => Ok(root),
+            None => self.make_ready(held, slot, stream),
+        }
+    }
+
+    #[cold]
+    fn make_ready(
         &self,
-        held: &'a mut Held,
+        held: &mut Held,
         slot: Slot,
         stream: &mut dyn Stream,
-    ) -> Result<(&'a mut Vm, u32), Fault> {
-        if generation_of(slot).is_some() {
-            let vm = held.vm_of(slot);
-            return vm.map(|vm| (vm, 0)).ok_or_else(|| unavailable(LOST));
-        }
+    ) -> Result<u32, Fault> {
         if !held.is_ready(slot)
             && let Err(reason) = self.core.make_ready(held, slot)
         {
@@ -58,16 +64,10 @@ impl WasmConfigured {
                 None => unavailable(LOST),
             });
         }
-        let known = held
-            .vm_of(slot)
-            .and_then(|vm| vm.root_of(self.configuration.id));
-        let root = match known {
-            Some(root) => root,
-            None => self.take_in(held, slot, stream)?,
-        };
-        // Found again, as the compiler does not see where the first loan ends.
-        let vm = held.vm_of(slot).ok_or_else(|| unavailable(NO_VM))?;
-        Ok((vm, root))
+        match held.root_for(slot, self.configuration.id) {
+            Some(root) => Ok(root),
+            None => self.take_in(held, slot, stream),
+        }
     }
 
     /// The VM does not have this configuration yet.
@@ -98,11 +98,13 @@ impl ConfiguredPlugin for WasmConfigured {
         call: Call,
         stream: &mut dyn Stream,
     ) -> Result<Decision, Fault> {
-        let mut held = self
-            .core
-            .worker(stream.worker())
-            .ok_or_else(|| unavailable(BUSY))?;
-        let (vm, root) = self.vm(&mut held, *slot, stream)?;
+        let Some(mut held) = self.core.worker(stream.worker()) else {
+            return Err(unavailable(BUSY));
+        };
+        let root = self.prepare(&mut held, *slot, stream)?;
+        let Some(vm) = held.vm_of(*slot) else {
+            return Err(unavailable(NO_VM));
+        };
         match vm.call(root, slot, call, stream) {
             Ok(decision) => decision,
             Err(trouble) => Err(self.core.failed(&mut held, *slot, &trouble)),
@@ -136,11 +138,12 @@ impl ConfiguredPlugin for WasmConfigured {
         wake: Wake<'_>,
         stream: &mut dyn Stream,
     ) -> Result<Reaction, Fault> {
-        let mut held = self
-            .core
-            .worker(stream.worker())
-            .ok_or_else(|| unavailable(BUSY))?;
-        let (vm, _) = self.vm(&mut held, *slot, stream)?;
+        let Some(mut held) = self.core.worker(stream.worker()) else {
+            return Err(unavailable(BUSY));
+        };
+        let Some(vm) = held.vm_of(*slot) else {
+            return Err(unavailable(LOST));
+        };
         match vm.event(*slot, &wake, stream) {
             Ok(reaction) => reaction,
             Err(trouble) => Err(self.core.failed(&mut held, *slot, &trouble)),

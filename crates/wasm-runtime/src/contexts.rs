@@ -43,7 +43,15 @@ pub(crate) struct Callout {
 pub(crate) struct Maps(u8);
 
 impl Maps {
-    fn bit(map: HeaderMap) -> u8 {
+    /// All of them.
+    pub(crate) const ALL: Self = Self(
+        Self::bit(HeaderMap::RequestHeaders)
+            | Self::bit(HeaderMap::RequestTrailers)
+            | Self::bit(HeaderMap::ResponseHeaders)
+            | Self::bit(HeaderMap::ResponseTrailers),
+    );
+
+    const fn bit(map: HeaderMap) -> u8 {
         1 << map as u8
     }
 
@@ -98,6 +106,15 @@ pub(crate) struct Context {
 }
 
 impl Context {
+    /// Whether it waits for nothing, and has done nothing that anything follows from.
+    #[inline]
+    pub(crate) fn is_quiet(&self) -> bool {
+        let waits = |wait: &Wait| wait.paused | wait.go_on;
+        !(waits(&self.request) | waits(&self.response) | self.route_is_stale)
+            && self.hidden == [0, 0]
+            && self.reply.is_none()
+    }
+
     pub(crate) fn wait(&mut self, direction: Direction) -> &mut Wait {
         match direction {
             Direction::Request => &mut self.request,
@@ -138,6 +155,8 @@ pub(crate) struct Contexts {
     tokens: [u32; 3],
     /// Callouts of roots, which no stream has.
     pub(crate) callouts: Vec<Callout>,
+    /// Whether a root wants ticks.
+    ticks: bool,
 }
 
 impl Contexts {
@@ -180,8 +199,30 @@ impl Contexts {
             .map(|root| root.id)
     }
 
+    /// How often a root wants ticks from now on, in milliseconds, and when next. Answers whether there is such a root.
+    pub(crate) fn set_tick(&mut self, id: u32, period: u32, next: Duration) -> bool {
+        let Some(root) = self.root(id) else {
+            return false;
+        };
+        root.tick = period;
+        root.next_tick = next;
+        self.note_ticks();
+        true
+    }
+
+    /// Whether a root wants ticks.
+    #[inline]
+    pub(crate) fn has_ticks(&self) -> bool {
+        self.ticks
+    }
+
+    fn note_ticks(&mut self) {
+        self.ticks = self.roots.iter().any(|root| root.tick > 0);
+    }
+
     pub(crate) fn remove_root(&mut self, id: u32) {
         self.roots.retain(|root| root.id != id);
+        self.note_ticks();
         self.callouts.retain(|callout| callout.root != id);
     }
 
@@ -213,6 +254,13 @@ impl Contexts {
     #[inline]
     pub(crate) fn at_mut(&mut self, place: usize) -> Option<&mut Context> {
         self.streams.get_mut(place)?.as_mut()
+    }
+
+    /// Whether nothing that a stream has started is under way.
+    #[inline]
+    pub(crate) fn has_no_callouts(&self, place: usize) -> bool {
+        self.at(place)
+            .is_some_and(|context| context.callouts.is_empty())
     }
 
     /// The place of the stream's context of a number.

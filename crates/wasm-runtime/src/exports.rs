@@ -4,6 +4,7 @@ use outrider_plugin_api::{BodyMode, Interest};
 use wasmtime::{AsContextMut, ExternType, Instance, Module, TypedFunc};
 
 use crate::abi::Version;
+use crate::sequences::Sequences;
 
 type Void<P> = Option<TypedFunc<P, ()>>;
 type Answering<P> = Option<TypedFunc<P, i32>>;
@@ -40,6 +41,8 @@ pub(crate) struct Exports {
     pub(crate) on_done: Answering<i32>,
     pub(crate) on_log: Void<i32>,
     pub(crate) on_delete: Void<i32>,
+    /// Callbacks that are called as one.
+    pub(crate) sequences: Option<Sequences>,
 }
 
 impl std::fmt::Debug for Exports {
@@ -115,6 +118,7 @@ impl Exports {
             on_done: find(instance, store, "proxy_on_done")?,
             on_log: find(instance, store, "proxy_on_log")?,
             on_delete: find(instance, store, "proxy_on_delete")?,
+            sequences: None,
         })
     }
 }

@@ -1,8 +1,8 @@
 //! The functions that guests import, by name: one list for all versions of the ABI, because a module that
 //! imports a function of another version's says with that that it can do without.
 //!
-//! Each function has a short way, and one that is taken when calls are traced, or while the guest's start
-//! functions or its allocator run, in which most functions are not to be had.
+//! Each function has a short way, and one that is taken when calls are traced, in a sequence of callbacks, or
+//! while the guest's start functions or its allocator run, in which most functions are not to be had.
 
 #![expect(
     clippy::unnecessary_wraps,
@@ -27,6 +27,7 @@ use std::fmt::Write as _;
 use outrider_plugin_api::LogLevel;
 use wasmtime::{Caller, Engine, Linker, bail};
 
+use crate::sequences;
 use crate::state::{Gate, State};
 
 /// A host function that guests can import.
@@ -178,6 +179,9 @@ fn guarded(
     call: impl FnOnce(&mut Caller<'_, State>) -> wasmtime::Result<i32>,
 ) -> wasmtime::Result<i32> {
     let gate = caller.data().gate;
+    if gate.has(Gate::BEGINNING) || gate.has(Gate::ENDING) {
+        sequences::follow(caller);
+    }
     if gate.has(Gate::ALLOCATING) && !ALLOCATING.contains(&name) {
         bail!("{name} cannot be called while the guest's allocator runs");
     }

@@ -124,14 +124,11 @@ impl Loan<'_> {
 }
 
 /// Takes the loan out again, also when a panic passes.
-struct Lending<'a> {
-    store: &'a mut Store<State>,
-    before: Lent,
-}
+struct Lending<'a>(&'a mut Store<State>);
 
 impl Drop for Lending<'_> {
     fn drop(&mut self) {
-        self.store.data_mut().lent = std::mem::take(&mut self.before);
+        self.0.data_mut().lent = Lent::default();
     }
 }
 
@@ -142,8 +139,8 @@ pub(crate) fn lend<R>(
     loan: Loan<'_>,
     run: impl FnOnce(&mut Store<State>) -> R,
 ) -> R {
-    let lent = loan.erase();
-    let before = std::mem::replace(&mut store.data_mut().lent, lent);
-    let lending = Lending { store, before };
-    run(lending.store)
+    // Nothing is lent within a loan: who could do so has the store, and that is borrowed until this returns.
+    store.data_mut().lent = loan.erase();
+    let lending = Lending(store);
+    run(lending.0)
 }

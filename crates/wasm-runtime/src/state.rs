@@ -3,10 +3,10 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use outrider_plugin_api::{Direction, LogLevel, MetricId, Reply, Stream};
-use wasmtime::{Memory, ResourceLimiter, TypedFunc};
+use outrider_plugin_api::{Direction, HeaderMap, LogLevel, MetricId, Reply, Stream};
+use wasmtime::{Global, Memory, ResourceLimiter, TypedFunc};
 
-use crate::contexts::{Context, Contexts};
+use crate::contexts::{Context, Contexts, Maps};
 use crate::engine::Patience;
 use crate::mailbox::Mailbox;
 use crate::memory::Lent;
@@ -24,6 +24,10 @@ impl Gate {
     pub(crate) const STARTING: Self = Self(2);
     /// The guest's allocator runs.
     pub(crate) const ALLOCATING: Self = Self(4);
+    /// A sequence of callbacks runs at a stream's beginning, or its end, and the guest may be in a later one
+    /// than it was seen in.
+    pub(crate) const BEGINNING: Self = Self(8);
+    pub(crate) const ENDING: Self = Self(16);
 
     #[inline]
     pub(crate) fn is_open(self) -> bool {
@@ -155,6 +159,8 @@ pub(crate) struct State {
     pub(crate) patience: Patience,
     pub(crate) memory: Option<Memory>,
     pub(crate) allocate: Option<TypedFunc<i32, i32>>,
+    /// How far a sequence of callbacks is.
+    pub(crate) stage: Option<Global>,
     pub(crate) contexts: Contexts,
     pub(crate) moment: Moment,
     /// The place of the context whose stream is lent.
@@ -224,6 +230,7 @@ impl State {
             patience: Patience::default(),
             memory: None,
             allocate: None,
+            stage: None,
             contexts: Contexts::default(),
             moment: Moment::Other,
             own: None,
@@ -322,6 +329,67 @@ impl State {
         {
             self.complaints
                 .push(String::from_utf8_lossy(line).trim().to_owned());
+        }
+    }
+
+    /// The guest acts for the stream of the context at a place, whose next callback comes.
+    #[inline]
+    pub(crate) fn act_for(&mut self, place: usize) {
+        let (id, root) = self
+            .contexts
+            .at(place)
+            .map_or((0, 0), |context| (context.id, context.root));
+        self.own = Some(place);
+        self.own_id = id;
+        self.effective = id;
+        self.root = root;
+        self.moment = Moment::Stream;
+        self.answers_stream = false;
+        self.reply = None;
+    }
+
+    /// The call is over.
+    #[inline]
+    pub(crate) fn act_for_none(&mut self) {
+        self.own = None;
+        self.own_id = 0;
+        self.effective = 0;
+        self.root = 0;
+        self.moment = Moment::Other;
+    }
+
+    /// The context whose stream is lent.
+    #[inline]
+    pub(crate) fn own_context(&mut self) -> Option<&mut Context> {
+        self.contexts.at_mut(self.own?)
+    }
+
+    /// The callback that brings a map comes.
+    #[inline]
+    pub(crate) fn map_comes(&mut self, map: HeaderMap) {
+        self.effective = self.own_id;
+        if let Some(context) = self.own_context() {
+            context.maps.open(map);
+        }
+    }
+
+    /// The stream's last callback with its maps comes.
+    #[inline]
+    pub(crate) fn log_comes(&mut self) {
+        self.moment = Moment::Log;
+        if let Some(context) = self.own_context() {
+            context.maps = Maps::ALL;
+            context.is_over = true;
+        }
+    }
+
+    /// The stream is over. As in Envoy, the maps are gone with the log.
+    pub(crate) fn done_comes(&mut self) {
+        self.moment = Moment::Other;
+        self.effective = self.own_id;
+        if let Some(context) = self.own_context() {
+            context.is_over = true;
+            context.maps = Maps::default();
         }
     }
 

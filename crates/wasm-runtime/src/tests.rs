@@ -17,5 +17,6 @@ mod hostile;
 mod kept;
 mod loading;
 mod made;
+mod sequences;
 mod spare;
 mod streams;

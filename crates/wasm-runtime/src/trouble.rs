@@ -4,37 +4,49 @@ use outrider_plugin_api::Cause;
 use wasmtime::{Trap, WasmBacktrace};
 
 use crate::host::wasi::Exit;
+use crate::sequences;
 
-/// A call of a guest that did not return.
+/// A call of a guest that did not return. Small, as every call may answer it.
 #[derive(Debug)]
-pub(crate) struct Trouble {
-    /// The callback.
-    pub(crate) function: &'static str,
-    pub(crate) error: wasmtime::Error,
-    /// The guest was refused memory during the call.
-    pub(crate) lacked_memory: bool,
+pub(crate) struct Trouble(Box<What>);
+
+#[derive(Debug)]
+struct What {
+    function: &'static str,
+    error: wasmtime::Error,
+    lacked_memory: bool,
 }
 
 /// How many of the guest's functions a message names.
 const FRAMES: usize = 8;
 
 impl Trouble {
+    /// The callback `function` ended with an error. `lacked_memory`: the guest was refused memory during the call.
+    #[cold]
+    pub(crate) fn new(function: &'static str, error: wasmtime::Error, lacked_memory: bool) -> Self {
+        Self(Box::new(What {
+            function,
+            error,
+            lacked_memory,
+        }))
+    }
+
     fn trap(&self) -> Option<Trap> {
-        self.error.downcast_ref::<Trap>().copied()
+        self.0.error.downcast_ref::<Trap>().copied()
     }
 
     /// Why, as failure policies tell it.
     pub(crate) fn cause(&self) -> Cause {
         match self.trap() {
             Some(Trap::Interrupt) => Cause::Time,
-            _ if self.lacked_memory => Cause::Memory,
+            _ if self.0.lacked_memory => Cause::Memory,
             _ => Cause::Error,
         }
     }
 
     /// The code with which the guest ended itself, if it did.
     pub(crate) fn exit_code(&self) -> Option<i32> {
-        self.error.downcast_ref::<Exit>().map(|exit| exit.0)
+        self.0.error.downcast_ref::<Exit>().map(|exit| exit.0)
     }
 
     /// What happened, and in which of the guest's functions; `budget` is what a call may take.
@@ -48,24 +60,25 @@ impl Trouble {
                     .to_owned()
             }
             Some(trap) => trap.to_string(),
-            None => self.error.root_cause().to_string(),
+            None => self.0.error.root_cause().to_string(),
         };
-        let memory = if self.lacked_memory {
+        let memory = if self.0.lacked_memory {
             ", after it was refused memory beyond its budget"
         } else {
             ""
         };
         let place = self.place();
-        format!("{file}: {}: {what}{memory}{place}", self.function)
+        format!("{file}: {}: {what}{memory}{place}", self.0.function)
     }
 
     fn place(&self) -> String {
-        let Some(backtrace) = self.error.downcast_ref::<WasmBacktrace>() else {
+        let Some(backtrace) = self.0.error.downcast_ref::<WasmBacktrace>() else {
             return String::new();
         };
         let names: Vec<String> = backtrace
             .frames()
             .iter()
+            .filter(|frame| frame.module().name() != Some(sequences::MODULE))
             .take(FRAMES)
             .map(|frame| {
                 let symbol = frame.symbols().first();

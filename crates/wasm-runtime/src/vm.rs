@@ -16,7 +16,6 @@ use wasmtime::{Store, TypedFunc, WasmParams, WasmResults};
 
 use crate::abi::Version;
 use crate::code::Code;
-use crate::contexts::Maps;
 use crate::engine::{self, Patience};
 use crate::exports::Exports;
 use crate::memory::{Loan, lend};
@@ -24,8 +23,8 @@ use crate::shared::Shared;
 use crate::shared_data;
 use crate::state::{Gate, MetricChange, Moment, State};
 use crate::trouble::Trouble;
-use events::{abandoned, background, background_with_streams, look, next_due, told};
-use phases::{begin_stream, conclude, leave, own, react, run_phase};
+use events::{abandoned, background, look, next_due, told};
+use phases::{Came, react};
 use start::{configure_root, start};
 
 /// Ticks that are due so soon come now: VMs on several workers whose ticks are due at nearly the same time are
@@ -112,11 +111,7 @@ where
         };
         store.data_mut().log(LogLevel::Info, &line);
     }
-    answer.map_err(|error| Trouble {
-        function: name,
-        error,
-        lacked_memory: store.data().limits.refused,
-    })
+    answer.map_err(|error| Trouble::new(name, error, store.data().limits.refused))
 }
 
 /// Arguments in parentheses, one alone included.
@@ -314,27 +309,18 @@ impl Vm {
         stream: &mut dyn Stream,
     ) -> Result<Result<Decision, Fault>, Trouble> {
         self.begin();
-        let generation = self.generation;
         let exports = &self.exports;
-        lend(&mut self.store, Loan::Stream(stream), |store| {
-            store.data_mut().catch_up();
-            let place = begin_stream(store, exports, root, generation, slot)?;
-            background_with_streams(store, exports)?;
-            let answer = run_phase(store, exports, place, call)?;
-            let decision = conclude(store, place, call, answer);
-            if call.phase == Phase::Log {
-                // As in Envoy, the rest follows at once, and what the guest says in it is heard.
-                *slot = Slot::default();
-                finish(store, exports, place)?;
-            }
-            leave(store);
-            Ok(decision)
-        })
-        .inspect(|_| {
-            if call.phase == Phase::Log {
-                self.served += 1;
-            }
-        })
+        let begins = (root, self.generation);
+        let came = lend(&mut self.store, Loan::Stream(stream), |store| {
+            phases::call(store, exports, begins, slot, call)
+        })?;
+        if call.phase == Phase::Log {
+            self.served += 1;
+        }
+        match came {
+            Came::GoesOn => Ok(Ok(Decision::Continue)),
+            Came::Otherwise(decision) => Ok(*decision),
+        }
     }
 
     /// Tells the guest of what came of something that it started, or looks at what waits.
@@ -353,8 +339,9 @@ impl Vm {
         self.begin();
         let exports = &self.exports;
         lend(&mut self.store, Loan::Stream(stream), |store| {
-            store.data_mut().catch_up();
-            own(store, place);
+            let state = store.data_mut();
+            state.catch_up();
+            state.act_for(place);
             match wake {
                 Wake::Timer(timer) => look(store, exports, place, *timer)?,
                 Wake::Callout(..) | Wake::HttpStream(..) | Wake::Body => {
@@ -362,7 +349,7 @@ impl Vm {
                 }
             }
             let reaction = react(store, place);
-            leave(store);
+            store.data_mut().act_for_none();
             Ok(reaction)
         })
     }
@@ -382,7 +369,7 @@ impl Vm {
         let exports = &self.exports;
         lend(&mut self.store, Loan::Nothing, |store| {
             background(store, exports, SLACK)?;
-            leave(store);
+            store.data_mut().act_for_none();
             Ok(next_due(store.data()))
         })
     }
@@ -422,17 +409,13 @@ pub(crate) fn generation_of(slot: Slot) -> Option<u32> {
 /// The guest is done with a stream, and forgets it.
 fn finish(store: &mut Store<State>, exports: &Exports, place: usize) -> Result<(), Trouble> {
     let state = store.data_mut();
-    let Some(context) = state.contexts.at_mut(place) else {
+    state.act_for(place);
+    state.done_comes();
+    let Some(context) = state.own_context() else {
         return Ok(());
     };
-    context.is_over = true;
-    // As in Envoy, the maps are gone with the log.
-    context.maps = Maps::default();
+    let id = context.id;
     let callouts = std::mem::take(&mut context.callouts);
-    let (id, root) = (context.id, context.root);
-    state.effective = id;
-    state.root = root;
-    state.moment = Moment::Other;
     if let Some(on_done) = &exports.on_done {
         // As in Envoy, a stream is over whatever it answers.
         enter(store, "proxy_on_done", on_done, id.cast_signed())?;

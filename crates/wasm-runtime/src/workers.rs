@@ -91,6 +91,16 @@ impl Held {
         }
     }
 
+    /// In that VM, the root of a configuration for a stream that begins, and 0 for one that has begun, whose context
+    /// knows its root. None: the VM, or the root in it, is not there.
+    #[inline]
+    pub(crate) fn root_for(&self, slot: Slot, configuration: u32) -> Option<u32> {
+        match generation_of(slot) {
+            Some(_) => self.is_ready(slot).then_some(0),
+            None => self.current.as_ref()?.root_of(configuration),
+        }
+    }
+
     /// That VM.
     #[inline]
     pub(crate) fn vm_of(&mut self, slot: Slot) -> Option<&mut Vm> {
@@ -233,20 +243,21 @@ impl Core {
         let own = self.workers.get(worker)?;
         let mut held = match own.held.try_lock() {
             Ok(held) => held,
-            Err(TryLockError::Poisoned(poisoned)) => unpoisoned(own, poisoned.into_inner()),
-            Err(TryLockError::WouldBlock) if own.is_used.load(Ordering::Relaxed) => contended(own)?,
-            // The thread that loads is about to let go: it configures VMs only before they are used.
-            Err(TryLockError::WouldBlock) => {
-                own.held.lock().unwrap_or_else(PoisonError::into_inner)
-            }
+            Err(trouble) => wait_for(own, trouble)?,
         };
-        if !own.is_used.load(Ordering::Relaxed) {
-            own.is_used.store(true, Ordering::Relaxed);
-        }
-        if own.has_released.load(Ordering::Relaxed) {
-            self.drain(own, &mut held);
+        if !own.is_used.load(Ordering::Relaxed) || own.has_released.load(Ordering::Relaxed) {
+            self.attend(own, &mut held);
         }
         Some(held)
+    }
+
+    /// A stream has come, and configurations may be over.
+    #[cold]
+    fn attend(&self, own: &WorkerVm, held: &mut Held) {
+        own.is_used.store(true, Ordering::Relaxed);
+        if own.has_released.load(Ordering::Relaxed) {
+            self.drain(own, held);
+        }
     }
 
     /// A configuration is over: the VMs forget it at their next call.
@@ -268,7 +279,6 @@ impl Core {
         }
     }
 
-    #[cold]
     fn drain(&self, own: &WorkerVm, held: &mut Held) {
         // Whoever holds this lock now is about to let go; if so, the next call drains.
         let Ok(mut released) = own.released.try_lock() else {
@@ -488,9 +498,22 @@ impl Drop for Core {
     }
 }
 
+/// The VMs of a worker that could not be locked at once.
+#[cold]
+fn wait_for<'a>(
+    own: &'a WorkerVm,
+    trouble: TryLockError<MutexGuard<'a, Held>>,
+) -> Option<MutexGuard<'a, Held>> {
+    match trouble {
+        TryLockError::Poisoned(poisoned) => Some(unpoisoned(own, poisoned.into_inner())),
+        TryLockError::WouldBlock if own.is_used.load(Ordering::Relaxed) => contended(own),
+        // The thread that loads is about to let go: it configures VMs only before they are used.
+        TryLockError::WouldBlock => Some(own.held.lock().unwrap_or_else(PoisonError::into_inner)),
+    }
+}
+
 /// The VMs of a worker that has used them, which are in use: for a moment, where the thread that loads finds
 /// out that they have been used meanwhile; or for good, where a call is made within a call. None: the latter.
-#[cold]
 fn contended(own: &WorkerVm) -> Option<MutexGuard<'_, Held>> {
     const TRIES: u32 = 10_000;
     for _ in 0..TRIES {

@@ -31,13 +31,10 @@ pub(crate) fn set_tick_period(guest: &mut Guest<'_>, period: i32) -> Answer {
     let state = guest.data_mut();
     let now = state.shared.clock.now();
     let root = state.effective_root();
-    if let Some(root) = state.contexts.root(root) {
-        root.tick = period as u32;
-        let period = Duration::from_millis(u64::from(root.tick));
-        root.next_tick = now + period;
-        if !period.is_zero() {
-            state.shared.ring_in(period);
-        }
+    let millis = period as u32;
+    let period = Duration::from_millis(u64::from(millis));
+    if state.contexts.set_tick(root, millis, now + period) && millis > 0 {
+        state.shared.ring_in(period);
     }
     Ok(Status::Ok)
 }

@@ -82,12 +82,17 @@ pub(super) fn background_with_streams(
     store: &mut Store<State>,
     exports: &Exports,
 ) -> Result<(), Trouble> {
-    let state = store.data();
-    let ticks = state.contexts.roots.iter().any(|root| root.tick > 0);
-    if (!ticks && !state.mailbox.has_mail()) || state.shared.runs_beside_streams() {
-        return Ok(());
+    if has_background(store.data()) {
+        background(store, exports, Duration::ZERO)
+    } else {
+        Ok(())
     }
-    background(store, exports, Duration::ZERO)
+}
+
+/// Whether there may be something to do at a stream's call that comes by no other way.
+#[inline]
+pub(super) fn has_background(state: &State) -> bool {
+    (state.contexts.has_ticks() || state.mailbox.has_mail()) && !state.shared.runs_beside_streams()
 }
 
 /// Calls the roots whose time has come, or comes within `slack`, and tells what is in the mailbox.

@@ -5,12 +5,12 @@ use outrider_plugin_api::{
 };
 use wasmtime::Store;
 
-use super::events::watch;
-use super::{enter, place_of, small};
+use super::events::{background_with_streams, has_background, watch};
+use super::{enter, finish, place_of, small};
 use crate::abi::action;
 use crate::contexts::{Context, Wait};
 use crate::exports::{Exports, OnHeaders};
-use crate::state::{Moment, State};
+use crate::state::State;
 use crate::trouble::Trouble;
 
 /// The callback of a phase.
@@ -37,6 +37,12 @@ fn map_of(part: Part, direction: Direction) -> Option<HeaderMap> {
     }
 }
 
+/// The map that a phase brings.
+#[inline]
+fn map_of_phase(phase: Phase) -> Option<HeaderMap> {
+    part_of(phase).and_then(|part| map_of(part, phase.direction()))
+}
+
 fn part_of(phase: Phase) -> Option<Part> {
     match phase {
         Phase::RequestHeaders | Phase::ResponseHeaders => Some(Part::Headers),
@@ -46,50 +52,88 @@ fn part_of(phase: Phase) -> Option<Part> {
     }
 }
 
-/// The guest acts for the stream of a context.
-#[inline]
-pub(super) fn own(store: &mut Store<State>, place: usize) {
-    let state = store.data_mut();
-    state.own = Some(place);
-    let (id, root) = state
-        .contexts
-        .at(place)
-        .map_or((0, 0), |context| (context.id, context.root));
-    state.own_id = id;
-    state.effective = id;
-    state.root = root;
-    state.moment = Moment::Stream;
-    state.answers_stream = false;
-    state.reply = None;
+/// What became of a stream's call.
+pub(super) enum Came {
+    /// What mostly does.
+    GoesOn,
+    Otherwise(Box<Result<Decision, Fault>>),
 }
 
-/// The call is over.
+/// Calls the guest for a phase of a stream, whose context is made with the first call.
 #[inline]
-pub(super) fn leave(store: &mut Store<State>) {
-    let state = store.data_mut();
-    state.own = None;
-    state.own_id = 0;
-    state.effective = 0;
-    state.root = 0;
-    state.moment = Moment::Other;
-}
-
-/// The place of a stream's context, which is made with the first call.
-#[inline]
-pub(super) fn begin_stream(
+pub(super) fn call(
     store: &mut Store<State>,
     exports: &Exports,
-    root: u32,
-    generation: u32,
+    (root, generation): (u32, u32),
+    slot: &mut Slot,
+    call: Call,
+) -> Result<Came, Trouble> {
+    let state = store.data_mut();
+    state.catch_up();
+    // One by one where each callback is traced, and where something comes between them.
+    let sequences = match &exports.sequences {
+        Some(sequences) if state.gate.is_open() && !has_background(state) => Some(sequences),
+        _ => None,
+    };
+    let (place, answer) = match (place_of(*slot), call.phase, sequences) {
+        (None, Phase::RequestHeaders, Some(sequences)) => {
+            let (place, id) = add(state, root, generation, slot);
+            let size = count(state, HeaderMap::RequestHeaders);
+            let end = i32::from(call.end_of_stream);
+            let arguments = (id.cast_signed(), root.cast_signed(), size, end);
+            let answer = sequences.begin(store, arguments)?;
+            let answer = understand(store, Part::Headers, Direction::Request, answer);
+            (place, answer)
+        }
+        (Some(place), Phase::Log, Some(sequences)) if state.contexts.has_no_callouts(place) => {
+            state.act_for(place);
+            state.log_comes();
+            let id = state.own_id.cast_signed();
+            sequences.end(store, id)?;
+            let state = store.data_mut();
+            state.contexts.remove(place);
+            state.act_for_none();
+            *slot = Slot::default();
+            return Ok(Came::GoesOn);
+        }
+        _ => {
+            let place = begin_stream(store, exports, (root, generation), slot)?;
+            background_with_streams(store, exports)?;
+            (place, run_phase(store, exports, call)?)
+        }
+    };
+    let came = conclude(store, place, call, answer);
+    if call.phase == Phase::Log {
+        // As in Envoy, the rest follows at once, and what the guest says in it is heard.
+        finish(store, exports, place)?;
+        *slot = Slot::default();
+    }
+    store.data_mut().act_for_none();
+    Ok(came)
+}
+
+/// A stream's context: its place, and its number.
+#[inline]
+fn add(state: &mut State, root: u32, generation: u32, slot: &mut Slot) -> (usize, u32) {
+    let (place, id) = state.contexts.add(root);
+    *slot = Slot(u64::from(generation) << 32 | (place as u64 + 1));
+    state.act_for(place);
+    (place, id)
+}
+
+/// The place of the stream's context, which is made with the first call.
+#[inline]
+fn begin_stream(
+    store: &mut Store<State>,
+    exports: &Exports,
+    (root, generation): (u32, u32),
     slot: &mut Slot,
 ) -> Result<usize, Trouble> {
     if let Some(place) = place_of(*slot) {
-        own(store, place);
+        store.data_mut().act_for(place);
         return Ok(place);
     }
-    let (place, id) = store.data_mut().contexts.add(root);
-    *slot = Slot(u64::from(generation) << 32 | (place as u64 + 1));
-    own(store, place);
+    let (place, id) = add(store.data_mut(), root, generation, slot);
     if let Some(on_context_create) = &exports.on_context_create {
         enter(
             store,
@@ -102,32 +146,28 @@ pub(super) fn begin_stream(
     Ok(place)
 }
 
-pub(super) fn run_phase(
-    store: &mut Store<State>,
-    exports: &Exports,
-    place: usize,
-    call: Call,
-) -> Result<Answer, Trouble> {
+/// How many pairs a map of the stream's has.
+#[inline]
+fn count(state: &State, map: HeaderMap) -> i32 {
+    let stream = state.lent.stream();
+    stream
+        .and_then(|stream| stream.header_map_len(map))
+        .map_or(0, small)
+}
+
+#[inline]
+fn run_phase(store: &mut Store<State>, exports: &Exports, call: Call) -> Result<Answer, Trouble> {
     let id = store.data().own_id.cast_signed();
     let direction = call.phase.direction();
     let Some(part) = part_of(call.phase) else {
-        log(store, exports, place, id)?;
+        log(store, exports, id)?;
         return Ok(Answer::GoesOn);
     };
-    if let Some(map) = map_of(part, direction)
-        && let Some(context) = store.data_mut().contexts.at_mut(place)
-    {
-        context.maps.open(map);
+    if let Some(map) = map_of(part, direction) {
+        store.data_mut().map_comes(map);
     }
     let end = i32::from(call.end_of_stream);
-    let state = store.data();
-    let size = |map| {
-        state
-            .lent
-            .stream()
-            .and_then(|stream| stream.header_map_len(map))
-            .map_or(0, small)
-    };
+    let size = |map| count(store.data(), map);
     let answer = match (part, direction) {
         (Part::Headers, _) => {
             let (name, function) = match direction {
@@ -237,20 +277,8 @@ fn hide_body(store: &mut Store<State>, direction: Direction, hides: bool) {
     }
 }
 
-fn log(store: &mut Store<State>, exports: &Exports, place: usize, id: i32) -> Result<(), Trouble> {
-    let state = store.data_mut();
-    state.moment = Moment::Log;
-    if let Some(context) = state.contexts.at_mut(place) {
-        for map in [
-            HeaderMap::RequestHeaders,
-            HeaderMap::RequestTrailers,
-            HeaderMap::ResponseHeaders,
-            HeaderMap::ResponseTrailers,
-        ] {
-            context.maps.open(map);
-        }
-        context.is_over = true;
-    }
+fn log(store: &mut Store<State>, exports: &Exports, id: i32) -> Result<(), Trouble> {
+    store.data_mut().log_comes();
     if let Some(on_log) = &exports.on_log {
         enter(store, "proxy_on_log", on_log, id)?;
     }
@@ -258,7 +286,28 @@ fn log(store: &mut Store<State>, exports: &Exports, place: usize, id: i32) -> Re
 }
 
 /// What a callback came to: its answer, unless it replied, or said that the stream goes on.
-pub(super) fn conclude(
+#[inline]
+fn conclude(store: &mut Store<State>, place: usize, call: Call, answer: Answer) -> Came {
+    let state = store.data_mut();
+    if answer == Answer::GoesOn
+        && state.reply.is_none()
+        && let Some(context) = state.contexts.at_mut(place)
+        && context.is_quiet()
+    {
+        if let Some(map) = map_of_phase(call.phase) {
+            context.maps.close(map);
+        }
+        return Came::GoesOn;
+    }
+    match decide(store, place, call, answer) {
+        Ok(Decision::Continue) => Came::GoesOn,
+        otherwise => Came::Otherwise(Box::new(otherwise)),
+    }
+}
+
+/// The same with all that may follow from a callback.
+#[inline(never)]
+fn decide(
     store: &mut Store<State>,
     place: usize,
     call: Call,
@@ -296,7 +345,7 @@ pub(super) fn conclude(
             *context.hidden(direction) = 0;
             if goes_on {
                 close_maps(context, direction);
-            } else if let Some(map) = part_of(call.phase).and_then(|part| map_of(part, direction)) {
+            } else if let Some(map) = map_of_phase(call.phase) {
                 context.maps.close(map);
             }
             let waits = context.wait(direction.other()).paused;

@@ -5,6 +5,7 @@ use wasmtime::Store;
 use super::{Refusal, enter, small};
 use crate::code::Code;
 use crate::exports::Exports;
+use crate::sequences::Sequences;
 use crate::state::{Gate, Moment, State};
 use crate::trouble::Trouble;
 
@@ -18,13 +19,10 @@ pub(super) fn start(code: &Code, store: &mut Store<State>) -> Result<Exports, Re
                 store.data().shared.memory_budget / (1024 * 1024)
             ));
         }
-        Refusal::Failed(Trouble {
-            function: "its start section",
-            error,
-            lacked_memory,
-        })
+        Refusal::Failed(Trouble::new("its start section", error, lacked_memory))
     })?;
-    let exports = Exports::find(&instance, store).map_err(Refusal::Refused)?;
+    let mut exports = Exports::find(&instance, store).map_err(Refusal::Refused)?;
+    exports.sequences = Sequences::of(&exports, store);
     let memory = instance.get_memory(&mut *store, "memory");
     let allocate = ["malloc", "proxy_on_memory_allocate"]
         .into_iter()

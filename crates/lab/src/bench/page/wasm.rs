@@ -163,7 +163,7 @@ pub(super) fn method(compared: usize) -> String {
 - **The same file.** `crates/lab/guests` has the guests: one file for each language, which does what its configuration says,
   with the SDK of its language (in C++, in the shape of the official SDK, which is in no package registry). SDKs export all
   callbacks, so a request is seven of them: its context is made, request headers, response headers, response body, log,
-  done, delete.
+  done, delete. Outrider calls the first two as one, and the last three.
 - **Envoy's filter** is `envoy.filters.http.wasm` with `envoy.wasm.runtime.v8`, which compiles with its optimizing compiler
   before the first request. Outrider's compiled code comes from its cache.
 - **Bodies.** The body has {BODY_BYTES} bytes and is held back until it is complete (`allow_on_headers_stop_iteration`). A read is a
