@@ -4,19 +4,21 @@
 use std::sync::Arc;
 
 use outrider_plugin_api::{Interest, Metrics};
-use wasmtime::{ExternType, InstancePre, Module};
+use wasmtime::{ExternType, Instance, InstancePre, Module, Store};
 
 use crate::abi::Version;
 use crate::compiled;
 use crate::engine::engine;
 use crate::exports;
 use crate::host;
+use crate::room::Room;
 use crate::source::WasmSource;
 use crate::state::State;
 
 /// See the module.
 pub(crate) struct Code {
     pub(crate) instances: InstancePre<State>,
+    room: Option<Room>,
     /// As long as it lives, other plugins of the same file share it.
     module: Arc<Module>,
     pub(crate) interest: Interest,
@@ -34,6 +36,25 @@ impl std::fmt::Debug for Code {
 }
 
 impl Code {
+    /// Instantiates the guest. Second: what makes room in its memory, if that is not done by host functions.
+    ///
+    /// # Errors
+    /// Its memory is refused, or its start section fails.
+    pub(crate) fn instantiate(
+        &self,
+        store: &mut Store<State>,
+    ) -> wasmtime::Result<(Instance, Option<Instance>)> {
+        // Where each call is traced it is told of where it is made.
+        let room = self.room.as_ref();
+        let behind = room
+            .filter(|_| store.data().gate.is_open())
+            .and_then(|room| room.instantiate(store, &self.module));
+        match behind {
+            Some((guest, room)) => Ok((guest?, Some(room))),
+            None => Ok((self.instances.instantiate(store)?, None)),
+        }
+    }
+
     /// Whether another plugin's code is this one.
     #[cfg(test)]
     pub(crate) fn shares_with(&self, other: &Self) -> bool {
@@ -67,6 +88,7 @@ impl Code {
             }
         })?;
         Ok(Self {
+            room: Room::of(&module, &linker),
             instances,
             interest: exports::interest(&module),
             version,

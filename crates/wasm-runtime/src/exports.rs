@@ -17,10 +17,6 @@ pub(crate) enum OnHeaders {
 }
 
 /// The callbacks; absent ones are never called.
-#[expect(
-    clippy::struct_field_names,
-    reason = "they are the names of the interface"
-)]
 pub(crate) struct Exports {
     pub(crate) on_context_create: Void<(i32, i32)>,
     pub(crate) on_vm_start: Answering<(i32, i32)>,

@@ -4,6 +4,7 @@
 use wasmtime::{Caller, Extern, Memory};
 
 use crate::abi::Status;
+use crate::room::Asking;
 use crate::state::{Gate, State};
 
 /// The caller of a host function.
@@ -89,47 +90,51 @@ pub(crate) fn read_u32(memory: &[u8], pointer: i32) -> Option<u32> {
 /// Hands the scratch bytes to the guest: its allocator makes room, and where they are and how many is
 /// written to two places of its memory. No bytes: both are 0, and the allocator is not called.
 pub(crate) fn hand_over(guest: &mut Guest<'_>, pointer_place: i32, length_place: i32) -> Answer {
-    let scratch = std::mem::take(&mut guest.data_mut().scratch);
-    let answer = hand_over_bytes(guest, &scratch, pointer_place, length_place);
-    guest.data_mut().scratch = scratch;
-    answer
-}
-
-fn hand_over_bytes(
-    guest: &mut Guest<'_>,
-    contents: &[u8],
-    pointer_place: i32,
-    length_place: i32,
-) -> Answer {
-    let Ok(length) = i32::try_from(contents.len()) else {
+    let state = guest.data_mut();
+    let Ok(length) = i32::try_from(state.scratch.len()) else {
         return Ok(Status::InternalFailure);
     };
-    let mut pointer = 0;
-    if length > 0 {
-        let state = guest.data_mut();
-        // Taken out, as a copy is dear. Nothing that allocates can be called meanwhile.
-        let Some(allocate) = state.allocate.take() else {
-            return Ok(Status::InvalidMemoryAccess);
-        };
-        state.gate.set(Gate::ALLOCATING);
-        let allocated = allocate.call(&mut *guest, length);
-        let state = guest.data_mut();
-        state.gate.unset(Gate::ALLOCATING);
-        state.allocate = Some(allocate);
-        pointer = allocated?;
-        if pointer == 0 {
-            return Ok(Status::InvalidMemoryAccess);
-        }
+    if length == 0 {
+        return Ok(put(guest, 0, pointer_place, length_place));
     }
-    let Some((memory, _)) = split(guest) else {
+    if state.asking == Asking::Yes && state.allocate.is_some() {
+        state.asking = Asking::Has(pointer_place, length_place);
+        return Ok(Status::Ok);
+    }
+    // Taken out, as a copy is dear. Nothing that allocates can be called meanwhile.
+    let Some(allocate) = state.allocate.take() else {
         return Ok(Status::InvalidMemoryAccess);
     };
-    match bytes_mut(memory, pointer, contents.len()) {
-        Some(place) => place.copy_from_slice(contents),
-        None => return Ok(Status::InvalidMemoryAccess),
+    let scratch = std::mem::take(&mut state.scratch);
+    state.gate.set(Gate::ALLOCATING);
+    let allocated = allocate.call(&mut *guest, length);
+    let state = guest.data_mut();
+    state.gate.unset(Gate::ALLOCATING);
+    state.allocate = Some(allocate);
+    state.scratch = scratch;
+    Ok(put(guest, allocated?, pointer_place, length_place))
+}
+
+/// Puts the scratch bytes to where the guest's allocator has made room, which is nowhere where it could not.
+pub(crate) fn put(
+    guest: &mut Guest<'_>,
+    pointer: i32,
+    pointer_place: i32,
+    length_place: i32,
+) -> Status {
+    let Some((memory, state)) = split(guest) else {
+        return Status::InvalidMemoryAccess;
+    };
+    let length = state.scratch.len();
+    if length > 0 && pointer == 0 {
+        return Status::InvalidMemoryAccess;
     }
-    if write_u32(memory, pointer_place, pointer as u32) != Status::Ok {
-        return Ok(Status::InvalidMemoryAccess);
+    match bytes_mut(memory, pointer, length) {
+        Some(place) => place.copy_from_slice(&state.scratch),
+        None => return Status::InvalidMemoryAccess,
     }
-    Ok(write_u32(memory, length_place, length as u32))
+    match write_u32(memory, pointer_place, pointer as u32) {
+        Status::Ok => write_u32(memory, length_place, length as u32),
+        outside => outside,
+    }
 }

@@ -171,7 +171,7 @@ functions! {
 
 /// The long way.
 #[cold]
-fn guarded(
+pub(crate) fn guarded(
     module: &'static str,
     name: &'static str,
     caller: &mut Caller<'_, State>,

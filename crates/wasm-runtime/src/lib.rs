@@ -26,6 +26,7 @@ mod plugin;
 mod proto;
 mod reaper;
 mod repair;
+mod room;
 mod sequences;
 mod shared;
 mod shared_data;

@@ -11,6 +11,7 @@ use crate::engine::Patience;
 use crate::mailbox::Mailbox;
 use crate::memory::Lent;
 use crate::pairs::{Pairs, Writer};
+use crate::room::Asking;
 use crate::shared::{MetricNumbers, Shared};
 
 /// Whether host functions take the short way, and if not, why.
@@ -145,7 +146,8 @@ impl ResourceLimiter for Limits {
     }
 
     fn tables(&self) -> usize {
-        16
+        // One is not the guest's (`room`).
+        17
     }
 }
 
@@ -179,6 +181,10 @@ pub(crate) struct State {
     pub(crate) response: Response,
     /// Bytes on their way into the guest's memory.
     pub(crate) scratch: Vec<u8>,
+    /// Those that wait for room there, and the two places where the guest is told of them.
+    pub(crate) handed: Vec<u8>,
+    pub(crate) places: (i32, i32),
+    pub(crate) asking: Asking,
     pub(crate) writer: Writer,
     /// What a foreign function was given.
     pub(crate) foreign: Vec<u8>,
@@ -241,6 +247,9 @@ impl State {
             reply: None,
             response: Response::default(),
             scratch: Vec::new(),
+            handed: Vec::new(),
+            places: (0, 0),
+            asking: Asking::No,
             writer: Writer::default(),
             foreign: Vec::new(),
             is_first_version: false,

@@ -4,7 +4,7 @@ use outrider_plugin_api::Cause;
 use wasmtime::{Trap, WasmBacktrace};
 
 use crate::host::wasi::Exit;
-use crate::sequences;
+use crate::{room, sequences};
 
 /// A call of a guest that did not return. Small, as every call may answer it.
 #[derive(Debug)]
@@ -78,7 +78,10 @@ impl Trouble {
         let names: Vec<String> = backtrace
             .frames()
             .iter()
-            .filter(|frame| frame.module().name() != Some(sequences::MODULE))
+            .filter(|frame| {
+                let module = frame.module().name();
+                module != Some(sequences::MODULE) && module != Some(room::MODULE)
+            })
             .take(FRAMES)
             .map(|frame| {
                 let symbol = frame.symbols().first();

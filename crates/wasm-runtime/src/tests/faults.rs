@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use outrider_plugin_api::{Cause, Decision, Phase, Slot, Wake};
 
-use super::fake::{FakeStream, Probe, clock, guest, load, probe, source};
+use super::fake::{FakeStream, Probe, clock, guest, load, probe, refused, source};
 
 /// A guest that fails on streams whose request has `x-fail`, in the way that `wrong` says.
 fn failing(wrong: &str) -> String {
@@ -192,9 +192,62 @@ fn an_allocator_that_gives_nothing_or_fails() {
         match words {
             // The status is what the callback answers: more than it may say stands for a pause.
             None => assert!(matches!(outcome, Ok(Decision::Pause(_)))),
-            Some(words) => assert!(outcome.unwrap_err().message.contains(words)),
+            Some(words) => {
+                let fault = outcome.unwrap_err();
+                assert!(fault.message.contains(words), "{fault}");
+                // What stands between the guest and the host is not the guest's.
+                assert!(!fault.message.contains("outrider"), "{fault}");
+                assert_eq!(fault.message.matches("function ").count(), 2, "{fault}");
+            }
         }
     }
+}
+
+#[test]
+fn what_is_handed_over_waits_unharmed_for_the_allocator() {
+    // It logs, with the host function that gathers bytes as others do, and asks for what it cannot have.
+    let module = |asks: &str| {
+        wat::parse_str(format!(
+            r#"(module
+              (import "env" "proxy_get_header_map_value"
+                (func $get (param i32 i32 i32 i32 i32) (result i32)))
+              (import "env" "proxy_log" (func $log (param i32 i32 i32) (result i32)))
+              (import "wasi_snapshot_preview1" "fd_write" (func $write (param i32 i32 i32 i32) (result i32)))
+              (memory (export "memory") 1)
+              (data (i32.const 32) "\28\00\00\00\09\00\00\00allocates")
+              (data (i32.const 64) ":path")
+              (func (export "malloc") (param i32) (result i32)
+                (drop (call $write (i32.const 1) (i32.const 32) (i32.const 1) (i32.const 48)))
+                {asks}
+                (i32.const 1024))
+              (func (export "proxy_abi_version_0_2_0"))
+              (func (export "proxy_on_request_headers") (param i32 i32 i32) (result i32)
+                (drop (call $get (i32.const 0) (i32.const 64) (i32.const 5) (i32.const 0) (i32.const 4)))
+                (drop (call $log (i32.const 2) (i32.load (i32.const 0)) (i32.load (i32.const 4))))
+                (i32.const 0)))"#
+        ))
+        .unwrap()
+    };
+    let probe = load(source(&module("")), "{}").unwrap();
+    assert_eq!(probe.said(), ["allocates", "/cart?item=1"]);
+    let asks =
+        "(drop (call $get (i32.const 0) (i32.const 64) (i32.const 5) (i32.const 0) (i32.const 4)))";
+    let probe = load(source(&module(asks)), "{}").unwrap();
+    let (mut slot, mut stream) = (Slot::default(), FakeStream::new());
+    let fault = probe
+        .call(Phase::RequestHeaders, &mut slot, &mut stream)
+        .unwrap_err();
+    let words = "proxy_get_header_map_value cannot be called while the guest's allocator runs";
+    assert!(fault.message.contains(words), "{fault}");
+}
+
+#[test]
+fn a_guest_cannot_import_what_is_not_for_guests() {
+    let module = r#"(module (import "outrider" "hand_over" (func (param i32) (result i32)))
+      (memory (export "memory") 1) (func (export "proxy_abi_version_0_2_1")))"#;
+    let module = wat::parse_str(module).unwrap();
+    let reason = refused(&module);
+    assert!(reason.contains("outrider.hand_over"), "{reason}");
 }
 
 #[test]

@@ -5,13 +5,14 @@ use wasmtime::Store;
 use super::{Refusal, enter, small};
 use crate::code::Code;
 use crate::exports::Exports;
+use crate::room::Room;
 use crate::sequences::Sequences;
 use crate::state::{Gate, Moment, State};
 use crate::trouble::Trouble;
 
 /// Instantiates the guest and runs what it starts with.
 pub(super) fn start(code: &Code, store: &mut Store<State>) -> Result<Exports, Refusal> {
-    let instance = code.instances.instantiate(&mut *store).map_err(|error| {
+    let (instance, room) = code.instantiate(store).map_err(|error| {
         let lacked_memory = store.data().limits.refused;
         if lacked_memory && !error.is::<wasmtime::Trap>() {
             return Refusal::Refused(format!(
@@ -26,7 +27,10 @@ pub(super) fn start(code: &Code, store: &mut Store<State>) -> Result<Exports, Re
     let memory = instance.get_memory(&mut *store, "memory");
     let allocate = ["malloc", "proxy_on_memory_allocate"]
         .into_iter()
-        .find_map(|name| instance.get_typed_func(&mut *store, name).ok());
+        .find_map(|name| instance.get_typed_func::<i32, i32>(&mut *store, name).ok());
+    if let (Some(room), Some(allocate)) = (room, &allocate) {
+        Room::open(room, store, *allocate.func());
+    }
     let state = store.data_mut();
     state.memory = memory;
     state.allocate = allocate;
