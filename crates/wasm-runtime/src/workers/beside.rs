@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use outrider_plugin_api::LogLevel;
 
-use super::{Core, Held, unpoisoned};
+use super::own::unpoisoned;
+use super::{Core, Held};
 use crate::memory::Loan;
 use crate::vm::{Configuration, Refusal, slot_of};
 
