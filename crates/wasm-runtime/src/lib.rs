@@ -21,6 +21,7 @@ mod host;
 mod jumps;
 mod mailbox;
 mod memory;
+mod own_modules;
 mod pairs;
 mod plugin;
 mod proto;

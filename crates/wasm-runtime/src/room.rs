@@ -13,17 +13,15 @@ use std::sync::LazyLock;
 
 use wasm_encoder::{
     BlockType, CodeSection, EntityType, ExportKind, ExportSection, Function, FunctionSection,
-    ImportSection, NameSection, RefType, TableSection, TableType, TypeSection, ValType,
+    ImportSection, RefType, TableSection, TableType, TypeSection, ValType,
 };
 use wasmtime::{Caller, Instance, Linker, Module, Ref, Store};
 
-use crate::engine::engine;
 use crate::guest_memory::{Guest, put};
 use crate::host::{buffers, guarded, headers, properties};
+use crate::own_modules;
 use crate::state::{Gate, State};
 
-/// The name of the module, which backtraces leave out.
-pub(crate) const MODULE: &str = "outrider's room";
 /// Where its imports are found. Guests cannot import from there.
 const HOST: &str = "outrider";
 const HAND_OVER: &str = "hand_over";
@@ -147,10 +145,9 @@ impl Room {
 }
 
 /// The same for all guests.
-static COMPILED: LazyLock<Option<Module>> =
-    LazyLock::new(|| Module::new(engine().ok()?, encoded()).ok());
+static COMPILED: LazyLock<Option<Module>> = LazyLock::new(compiled);
 
-fn encoded() -> Vec<u8> {
+fn compiled() -> Option<Module> {
     const I32: ValType = ValType::I32;
     let mut types = TypeSection::new();
     // The allocator's, and that of `hand_over`.
@@ -188,8 +185,6 @@ fn encoded() -> Vec<u8> {
         maximum: Some(1),
         shared: false,
     });
-    let mut names = NameSection::new();
-    names.module(MODULE);
     let mut module = wasm_encoder::Module::new();
     module
         .section(&types)
@@ -197,7 +192,6 @@ fn encoded() -> Vec<u8> {
         .section(&functions)
         .section(&tables)
         .section(&exports)
-        .section(&bodies)
-        .section(&names);
-    module.finish()
+        .section(&bodies);
+    own_modules::compile(module)
 }

@@ -11,18 +11,15 @@ use std::sync::LazyLock;
 use outrider_plugin_api::HeaderMap;
 use wasm_encoder::{
     CodeSection, ConstExpr, EntityType, ExportKind, ExportSection, Function, FunctionSection,
-    GlobalSection, GlobalType, ImportSection, InstructionSink, NameSection, TypeSection, ValType,
+    GlobalSection, GlobalType, ImportSection, InstructionSink, TypeSection, ValType,
 };
 use wasmtime::{AsContextMut, Extern, Global, Instance, Module, Store, TypedFunc};
 
-use crate::engine::engine;
 use crate::exports::{Exports, OnHeaders};
 use crate::guest_memory::Guest;
+use crate::own_modules;
 use crate::state::{Gate, Moment, State};
 use crate::trouble::Trouble;
-
-/// The name of the module, which backtraces leave out.
-pub(crate) const MODULE: &str = "outrider's sequences";
 
 /// How far a sequence is: the callback that runs, or ran last.
 type Stage = i32;
@@ -109,7 +106,11 @@ impl Sequences {
         let stage = stage_of(self.stage, &mut *store);
         let name = usize::try_from(stage).ok().and_then(|at| names.get(at));
         let lacked_memory = store.data().limits.refused;
-        Trouble::new(name.copied().unwrap_or(MODULE), error, lacked_memory)
+        Trouble::new(
+            name.copied().unwrap_or("a sequence of callbacks"),
+            error,
+            lacked_memory,
+        )
     }
 }
 
@@ -144,11 +145,10 @@ fn reach(state: &mut State, stage: Stage) {
 }
 
 /// The same for all guests.
-static COMPILED: LazyLock<Option<Module>> =
-    LazyLock::new(|| Module::new(engine().ok()?, encoded()).ok());
+static COMPILED: LazyLock<Option<Module>> = LazyLock::new(compiled);
 
 /// The module: five callbacks that it imports, a global, and two functions.
-fn encoded() -> Vec<u8> {
+fn compiled() -> Option<Module> {
     const I32: ValType = ValType::I32;
     let mut types = TypeSection::new();
     let mut number = 0;
@@ -210,8 +210,6 @@ fn encoded() -> Vec<u8> {
     let mut bodies = CodeSection::new();
     bodies.function(&begin).function(&end);
 
-    let mut names = NameSection::new();
-    names.module(MODULE);
     let mut module = wasm_encoder::Module::new();
     module
         .section(&types)
@@ -219,7 +217,6 @@ fn encoded() -> Vec<u8> {
         .section(&functions)
         .section(&globals)
         .section(&exports)
-        .section(&bodies)
-        .section(&names);
-    module.finish()
+        .section(&bodies);
+    own_modules::compile(module)
 }

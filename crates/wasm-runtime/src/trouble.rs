@@ -4,7 +4,7 @@ use outrider_plugin_api::Cause;
 use wasmtime::{Trap, WasmBacktrace};
 
 use crate::host::wasi::Exit;
-use crate::{room, sequences};
+use crate::own_modules;
 
 /// A call of a guest that did not return. Small, as every call may answer it.
 #[derive(Debug)]
@@ -78,10 +78,7 @@ impl Trouble {
         let names: Vec<String> = backtrace
             .frames()
             .iter()
-            .filter(|frame| {
-                let module = frame.module().name();
-                module != Some(sequences::MODULE) && module != Some(room::MODULE)
-            })
+            .filter(|frame| !own_modules::is_own(frame.module()))
             .take(FRAMES)
             .map(|frame| {
                 let symbol = frame.symbols().first();
