@@ -36,6 +36,12 @@ fn trap(probe: &Probe) {
     assert_eq!(fault.unwrap_err().cause, Cause::Error);
 }
 
+/// What a guest does on which a stream fails, and the same with an item that it leaves in its queue.
+const FAILS: &str = "(param i32 i32) (result i32) (unreachable)";
+const LEAVES_AND_FAILS: &str = "(param i32 i32) (result i32)
+    (drop (call $enqueue (i32.load (i32.const 8)) (i32.const 100) (i32.const 5)))
+    (unreachable)";
+
 #[test]
 fn a_worker_whose_vm_fails_takes_a_spare_one_at_once() {
     let world = World::new(&slow(LONG));
@@ -126,12 +132,7 @@ fn a_spare_vm_does_not_tick_and_hears_of_no_queue() {
                (drop (call $dequeue (local.get 1) (i32.const 0) (i32.const 4))) (call $say_given))
              (func (export \"proxy_on_request_headers\")",
         )
-        .replace(
-            "(param i32 i32) (result i32) (unreachable)",
-            "(param i32 i32) (result i32)
-               (drop (call $enqueue (i32.load (i32.const 8)) (i32.const 100) (i32.const 5)))
-               (unreachable)",
-        )
+        .replace(FAILS, LEAVES_AND_FAILS)
         .replace(
             "(func (export \"proxy_on_response_headers\") (param i32 i32 i32) (result i32)",
             "(func (export \"proxy_on_response_headers\") (param i32 i32 i32) (result i32)
@@ -172,12 +173,7 @@ fn a_spare_vm_that_cannot_be_made_is_told_of_and_tried_again() {
                (then (unreachable)))
              (global.set $configured",
         )
-        .replace(
-            "(param i32 i32) (result i32) (unreachable)",
-            "(param i32 i32) (result i32)
-               (drop (call $enqueue (i32.load (i32.const 8)) (i32.const 100) (i32.const 5)))
-               (unreachable)",
-        );
+        .replace(FAILS, LEAVES_AND_FAILS);
     let world = World::new(&format!("{guest}(data (i32.const 100) \"poison-queue\")"));
     wait_for_spare(&world.probe);
     trap(&world.probe);
