@@ -20,11 +20,11 @@ use std::time::{Duration, Instant};
 
 use outrider_plugin_api::{
     Background, CalloutDone, CalloutFailure, CalloutRequest, CalloutResponse, HttpStreamHandle,
-    HttpStreamRequest, HttpStreamTold, LogLevel, MetricId, MetricKind,
+    HttpStreamRequest, HttpStreamTold, LogLevel, MetricId, MetricKind, OwnedHeaders, own_headers,
 };
 
 use crate::callbacks::callbacks;
-use crate::callout::{OwnedHeaders, own, started};
+use crate::callout::started;
 use crate::exchanges;
 use crate::host::milliseconds;
 use crate::module::{EnvoyMetric, FilterConfig};
@@ -240,11 +240,7 @@ pub(crate) unsafe fn on_main(cluster: ClusterPtr, id: ClusterId) {
 
 unsafe fn start(cluster: ClusterPtr, id: ClusterId, waiting: Waiting) {
     let Some(callbacks) = callbacks() else { return };
-    let headers: Vec<ModuleHeader> = waiting
-        .headers
-        .iter()
-        .map(|(name, value)| ModuleHeader::new(name, value))
-        .collect();
+    let headers = ModuleHeader::all(&waiting.headers);
     state().starting = Some(waiting.done);
     let mut number = 0;
     // SAFETY: the cluster is alive in its own hook, on the main thread; everything lent outlives the call, and
@@ -321,8 +317,12 @@ fn run() {
 
 /// Whether a request has what each needs.
 fn is_whole(headers: &[(&[u8], &[u8])]) -> bool {
-    let has = |name: &[u8]| headers.iter().any(|(known, _)| *known == name);
-    has(b":method") && has(b":path") && has(b":authority")
+    let needed: [&[u8]; 3] = [b":method", b":path", b":authority"];
+    needed.into_iter().all(|name| has(headers, name))
+}
+
+fn has(headers: &[(&[u8], &[u8])], name: &[u8]) -> bool {
+    headers.iter().any(|(known, _)| *known == name)
 }
 
 /// Envoy, as plugins use it beside streams.
@@ -388,9 +388,8 @@ impl Background for EnvoyBackground {
         if !is_whole(request.headers) {
             return Err(CalloutFailure::MissingHeaders);
         }
-        let has = |name: &[u8]| request.headers.iter().any(|(known, _)| *known == name);
-        let mut headers = own(request.headers);
-        if !request.body.is_empty() && !has(b"content-length") {
+        let mut headers = own_headers(request.headers);
+        if !request.body.is_empty() && !has(request.headers, b"content-length") {
             // Envoy says it of a stream's callouts by itself.
             let length = request.body.len().to_string().into_bytes();
             headers.push((b"content-length".to_vec(), length));

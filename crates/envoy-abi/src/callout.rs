@@ -7,7 +7,8 @@
 use std::collections::BTreeMap;
 
 use outrider_plugin_api::{
-    CalloutFailure, CalloutId, CalloutResponse, HttpStreamEvent, HttpStreamId, Wake,
+    CalloutFailure, CalloutId, CalloutResponse, HttpStreamEvent, HttpStreamId, OwnedHeaders,
+    OwnedHttpStreamEvent, Wake, lend_headers, own_headers,
 };
 
 use smallvec::SmallVec;
@@ -106,22 +107,6 @@ fn may_be_made_up(headers: &[(&[u8], &[u8])]) -> bool {
             .all(|(name, _)| matches!(*name, b":status" | b"content-length" | b"content-type"))
 }
 
-pub(crate) type OwnedHeaders = Vec<(Vec<u8>, Vec<u8>)>;
-
-pub(crate) fn own(headers: &[(&[u8], &[u8])]) -> OwnedHeaders {
-    headers
-        .iter()
-        .map(|(name, value)| (name.to_vec(), value.to_vec()))
-        .collect()
-}
-
-fn lend(headers: &OwnedHeaders) -> Vec<(&[u8], &[u8])> {
-    headers
-        .iter()
-        .map(|(name, value)| (name.as_slice(), value.as_slice()))
-        .collect()
-}
-
 /// An event whose bytes are its own.
 #[derive(Debug)]
 pub(crate) enum OwnedWake {
@@ -129,18 +114,8 @@ pub(crate) enum OwnedWake {
         CalloutId,
         Result<(OwnedHeaders, Vec<Vec<u8>>), CalloutFailure>,
     ),
-    HttpStream(HttpStreamId, OwnedEvent),
+    HttpStream(HttpStreamId, OwnedHttpStreamEvent),
     Timer(u64),
-}
-
-/// [`HttpStreamEvent`], with bytes of its own.
-#[derive(Debug)]
-pub(crate) enum OwnedEvent {
-    Headers(OwnedHeaders, bool),
-    Data(Vec<Vec<u8>>, bool),
-    Trailers(OwnedHeaders),
-    Complete,
-    Failed(CalloutFailure),
 }
 
 impl OwnedWake {
@@ -151,10 +126,12 @@ impl OwnedWake {
                 *id,
                 outcome.map(|response| {
                     let body = response.body.iter().map(|piece| piece.to_vec()).collect();
-                    (own(response.headers), body)
+                    (own_headers(response.headers), body)
                 }),
             )),
-            Wake::HttpStream(id, event) => Some(Self::HttpStream(*id, OwnedEvent::new(event))),
+            Wake::HttpStream(id, event) => {
+                Some(Self::HttpStream(*id, OwnedHttpStreamEvent::new(event)))
+            }
             Wake::Timer(id) => Some(Self::Timer(*id)),
             Wake::Body => None,
         }
@@ -166,7 +143,7 @@ impl OwnedWake {
             Self::Callout(id, Ok((headers, body))) => {
                 let body: Vec<&[u8]> = body.iter().map(Vec::as_slice).collect();
                 let response = CalloutResponse {
-                    headers: &lend(headers),
+                    headers: &lend_headers(headers),
                     body: &body,
                 };
                 tell(Wake::Callout(*id, Ok(response)));
@@ -174,47 +151,6 @@ impl OwnedWake {
             Self::Callout(id, Err(failure)) => tell(Wake::Callout(*id, Err(*failure))),
             Self::HttpStream(id, event) => event.with(|event| tell(Wake::HttpStream(*id, event))),
             Self::Timer(id) => tell(Wake::Timer(*id)),
-        }
-    }
-}
-
-impl OwnedEvent {
-    fn new(event: &HttpStreamEvent<'_>) -> Self {
-        match event {
-            HttpStreamEvent::Headers {
-                headers,
-                end_of_stream,
-            } => Self::Headers(own(headers), *end_of_stream),
-            HttpStreamEvent::Data {
-                pieces,
-                end_of_stream,
-            } => Self::Data(
-                pieces.iter().map(|piece| piece.to_vec()).collect(),
-                *end_of_stream,
-            ),
-            HttpStreamEvent::Trailers(trailers) => Self::Trailers(own(trailers)),
-            HttpStreamEvent::Complete => Self::Complete,
-            HttpStreamEvent::Failed(failure) => Self::Failed(*failure),
-        }
-    }
-
-    /// Calls `tell` with the event.
-    pub(crate) fn with(&self, tell: impl FnOnce(HttpStreamEvent<'_>)) {
-        match self {
-            Self::Headers(headers, end_of_stream) => tell(HttpStreamEvent::Headers {
-                headers: &lend(headers),
-                end_of_stream: *end_of_stream,
-            }),
-            Self::Data(pieces, end_of_stream) => {
-                let pieces: Vec<&[u8]> = pieces.iter().map(Vec::as_slice).collect();
-                tell(HttpStreamEvent::Data {
-                    pieces: &pieces,
-                    end_of_stream: *end_of_stream,
-                });
-            }
-            Self::Trailers(trailers) => tell(HttpStreamEvent::Trailers(&lend(trailers))),
-            Self::Complete => tell(HttpStreamEvent::Complete),
-            Self::Failed(failure) => tell(HttpStreamEvent::Failed(*failure)),
         }
     }
 }
@@ -232,7 +168,7 @@ pub(crate) enum Judged {
     /// The next one will tell.
     Wait,
     /// What it says; before it these headers, which were in doubt.
-    Real(Option<OwnedEvent>),
+    Real(Option<OwnedHttpStreamEvent>),
     /// The stream has come to nothing.
     MadeUp(CalloutFailure),
 }
@@ -250,18 +186,18 @@ impl Doubtful {
         } = event
             && may_be_made_up(headers)
         {
-            self.headers.insert(id, own(headers));
+            self.headers.insert(id, own_headers(headers));
             return Judged::Wait;
         }
         let Some(headers) = self.headers.remove(&id) else {
             return Judged::Real(None);
         };
         if let HttpStreamEvent::Data { pieces, .. } = event
-            && let Some(failure) = made_up(&lend(&headers), pieces)
+            && let Some(failure) = made_up(&lend_headers(&headers), pieces)
         {
             return Judged::MadeUp(failure);
         }
-        Judged::Real(Some(OwnedEvent::Headers(headers, false)))
+        Judged::Real(Some(OwnedHttpStreamEvent::Headers(headers, false)))
     }
 }
 

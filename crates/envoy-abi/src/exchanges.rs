@@ -14,12 +14,12 @@ use std::time::Duration;
 
 use outrider_plugin_api::{
     CalloutFailure, HttpStreamEvent, HttpStreamHandle, HttpStreamId, HttpStreamRequest,
-    HttpStreamTold,
+    HttpStreamTold, OwnedHeaders, own_headers,
 };
 
 use crate::background;
 use crate::callbacks::callbacks;
-use crate::callout::{Doubtful, Judged, OwnedHeaders, own, started};
+use crate::callout::{Doubtful, Judged, started};
 use crate::hooks::{fields, guarded, pieces_of};
 use crate::host::milliseconds;
 use crate::raw::{ConfigPtr, EnvoyBuffer, EnvoyHeader, ModuleBuffer, ModuleHeader};
@@ -97,7 +97,7 @@ pub(crate) fn begin(
     let handle = Handle(number);
     handle.command(Command::Begin(Begin {
         cluster: request.cluster.to_vec(),
-        headers: own(request.headers),
+        headers: own_headers(request.headers),
         body: request.body.to_vec(),
         end_of_stream: request.end_of_stream,
         timeout: request.timeout,
@@ -116,7 +116,7 @@ pub(crate) fn run() {
         match command {
             Command::Begin(begin) => start(number, &begin),
             Command::Send(data, end_of_stream) => send(number, &data, end_of_stream),
-            Command::Reset => reset(number),
+            Command::Reset => reset(forget(number)),
         }
     }
 }
@@ -125,11 +125,7 @@ fn start(number: u64, begin: &Begin) {
     let Some((callbacks, config)) = callbacks().zip(background::newest_config()) else {
         return tell(number, HttpStreamEvent::Failed(CalloutFailure::CannotStart));
     };
-    let headers: Vec<ModuleHeader> = begin
-        .headers
-        .iter()
-        .map(|(name, value)| ModuleHeader::new(name, value))
-        .collect();
+    let headers = ModuleHeader::all(&begin.headers);
     exchanges().starting = Some((config as usize, number));
     let mut id = 0;
     // SAFETY: the newest configuration is in use, and what uses it lets it go on this thread; everything lent
@@ -180,8 +176,7 @@ fn send(number: u64, data: &[u8], end_of_stream: bool) {
     }
 }
 
-fn reset(number: u64) {
-    let found = forget(number);
+fn reset(found: Option<Carried>) {
     if let Some((callbacks, (config, id))) = callbacks().zip(found) {
         // SAFETY: a stream that is not over keeps its configuration alive until this has reset it.
         unsafe { (callbacks.http_filter_config_reset_http_stream)(config as ConfigPtr, id) }
@@ -206,10 +201,7 @@ pub(crate) fn end_all() {
         // In this order: what Envoy says of the reset comes to nothing.
         let found = exchanges().carried.remove(&number);
         tell(number, HttpStreamEvent::Failed(CalloutFailure::Reset));
-        if let Some((callbacks, (config, id))) = callbacks().zip(found) {
-            // SAFETY: as in `reset`.
-            unsafe { (callbacks.http_filter_config_reset_http_stream)(config as ConfigPtr, id) }
-        }
+        reset(found);
     }
 }
 

@@ -332,11 +332,7 @@ impl Filter {
 const LOCAL_RESET: u32 = 0;
 
 fn send(callbacks: &Callbacks, filter: FilterPtr, reply: &Reply) {
-    let headers: SmallVec<[ModuleHeader; 8]> = reply
-        .headers
-        .iter()
-        .map(|(name, value)| ModuleHeader::new(name, value))
-        .collect();
+    let headers = ModuleHeader::all(&reply.headers);
     // Envoy asserts that details hold no white space.
     let details: Vec<u8> = reply
         .details

@@ -682,11 +682,7 @@ impl Host for EnvoyHost<'_> {
     }
 
     fn start_callout(&mut self, request: &CalloutRequest<'_>) -> Result<CalloutId, CalloutFailure> {
-        let headers: SmallVec<[ModuleHeader; 16]> = request
-            .headers
-            .iter()
-            .map(|(name, value)| ModuleHeader::new(name, value))
-            .collect();
+        let headers = ModuleHeader::all(request.headers);
         let mut id = 0;
         // SAFETY: the filter is alive during its hook; everything lent outlives the call, and Envoy
         // copies it.
@@ -708,11 +704,7 @@ impl Host for EnvoyHost<'_> {
         &mut self,
         request: &HttpStreamRequest<'_>,
     ) -> Result<HttpStreamId, CalloutFailure> {
-        let headers: SmallVec<[ModuleHeader; 16]> = request
-            .headers
-            .iter()
-            .map(|(name, value)| ModuleHeader::new(name, value))
-            .collect();
+        let headers = ModuleHeader::all(request.headers);
         let mut id = 0;
         // SAFETY: the filter is alive during its hook; everything lent outlives the call, and Envoy
         // copies it. What comes inside of the call is kept for later (see `Filter::wake`).
@@ -750,10 +742,7 @@ impl Host for EnvoyHost<'_> {
     }
 
     fn send_http_stream_trailers(&mut self, id: HttpStreamId, trailers: &[(&[u8], &[u8])]) -> bool {
-        let trailers: SmallVec<[ModuleHeader; 16]> = trailers
-            .iter()
-            .map(|(name, value)| ModuleHeader::new(name, value))
-            .collect();
+        let trailers = ModuleHeader::all(trailers);
         // SAFETY: as for data.
         unsafe {
             (self.callbacks.http_stream_send_trailers)(

@@ -4,6 +4,8 @@
 use std::ffi::c_void;
 use std::ptr;
 
+use smallvec::SmallVec;
+
 /// A stream's filter in Envoy.
 pub(crate) type FilterPtr = *mut c_void;
 /// A filter configuration in Envoy.
@@ -94,6 +96,14 @@ impl ModuleHeader {
             name: ModuleBuffer::new(name),
             value: ModuleBuffer::new(value),
         }
+    }
+
+    /// Those of names and values, which have to outlive what is answered.
+    pub(crate) fn all<N: AsRef<[u8]>, V: AsRef<[u8]>>(pairs: &[(N, V)]) -> SmallVec<[Self; 16]> {
+        pairs
+            .iter()
+            .map(|(name, value)| Self::new(name.as_ref(), value.as_ref()))
+            .collect()
     }
 }
 

@@ -18,6 +18,7 @@ mod last_fault;
 mod local;
 mod metadata;
 mod metric;
+mod owned;
 mod phase;
 mod plugin;
 mod run;
@@ -42,6 +43,7 @@ pub use host::{BodyBuffer, Host};
 pub use last_fault::{LastFault, LastFaults};
 pub use metadata::{MetadataSource, MetadataTree};
 pub use metric::{MetricId, MetricKind, Metrics};
+pub use owned::{OwnedHeaders, OwnedHttpStreamEvent, lend_headers, own_headers};
 pub use phase::{BodyMode, Direction, HeaderMap, Phase};
 pub use plugin::{
     Audience, Call, ConfiguredPlugin, Decision, Interest, LoadError, Pause, Plugin, Reaction,

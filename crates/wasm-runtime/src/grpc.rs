@@ -2,9 +2,7 @@
 //!
 //! The trap: a message may come in any number of chunks, and a chunk may bring any number of messages.
 
-use outrider_plugin_api::{CalloutFailure, HttpStreamEvent, HttpStreamHandle};
-
-use crate::pairs::Pairs;
+use outrider_plugin_api::HttpStreamHandle;
 
 /// A call has one message in each direction; a stream any number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,58 +40,6 @@ pub(crate) struct Incoming {
     most: usize,
     /// Of an exchange that no stream has.
     pub(crate) handle: Option<Box<dyn HttpStreamHandle>>,
-}
-
-/// What comes on an HTTP stream, with bytes of its own.
-#[derive(Debug)]
-pub(crate) enum OwnedEvent {
-    Headers(Pairs, bool),
-    Data(Vec<u8>, bool),
-    Trailers(Pairs),
-    Complete,
-    Failed(CalloutFailure),
-}
-
-impl OwnedEvent {
-    pub(crate) fn new(event: &HttpStreamEvent<'_>) -> Self {
-        match event {
-            HttpStreamEvent::Headers {
-                headers,
-                end_of_stream,
-            } => Self::Headers(own(headers), *end_of_stream),
-            HttpStreamEvent::Data {
-                pieces,
-                end_of_stream,
-            } => Self::Data(pieces.concat(), *end_of_stream),
-            HttpStreamEvent::Trailers(trailers) => Self::Trailers(own(trailers)),
-            HttpStreamEvent::Complete => Self::Complete,
-            HttpStreamEvent::Failed(failure) => Self::Failed(*failure),
-        }
-    }
-
-    /// Calls `tell` with the event.
-    pub(crate) fn with<T>(&self, tell: impl FnOnce(&HttpStreamEvent<'_>) -> T) -> T {
-        match self {
-            Self::Headers(headers, end_of_stream) => tell(&HttpStreamEvent::Headers {
-                headers: &lend(headers),
-                end_of_stream: *end_of_stream,
-            }),
-            Self::Data(data, end_of_stream) => tell(&HttpStreamEvent::Data {
-                pieces: &[data],
-                end_of_stream: *end_of_stream,
-            }),
-            Self::Trailers(trailers) => tell(&HttpStreamEvent::Trailers(&lend(trailers))),
-            Self::Complete => tell(&HttpStreamEvent::Complete),
-            Self::Failed(failure) => tell(&HttpStreamEvent::Failed(*failure)),
-        }
-    }
-}
-
-fn lend(pairs: &Pairs) -> Vec<(&[u8], &[u8])> {
-    pairs
-        .iter()
-        .map(|(name, value)| (name.as_slice(), value.as_slice()))
-        .collect()
 }
 
 /// What a chunk brought.
@@ -208,14 +154,6 @@ pub(crate) fn code_of_http(status: u16) -> u32 {
         429 | 502 | 503 | 504 => code::UNAVAILABLE,
         _ => code::UNKNOWN,
     }
-}
-
-/// A copy of names and values.
-pub(crate) fn own(pairs: &[(&[u8], &[u8])]) -> Pairs {
-    pairs
-        .iter()
-        .map(|(name, value)| (name.to_vec(), value.to_vec()))
-        .collect()
 }
 
 #[cfg(test)]

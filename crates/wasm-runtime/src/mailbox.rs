@@ -4,17 +4,17 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use outrider_plugin_api::{CalloutFailure, CalloutResponse, HttpStreamEvent};
-
-use crate::grpc::{self, OwnedEvent};
-use crate::pairs::Pairs;
+use outrider_plugin_api::{
+    CalloutFailure, CalloutResponse, HttpStreamEvent, OwnedHeaders, OwnedHttpStreamEvent,
+    own_headers,
+};
 
 /// What came of a callout, with bytes of its own: headers and body.
-pub(crate) type Outcome = Result<(Pairs, Vec<u8>), CalloutFailure>;
+pub(crate) type Outcome = Result<(OwnedHeaders, Vec<u8>), CalloutFailure>;
 
 /// The same of what the proxy tells.
 pub(crate) fn own(outcome: Result<CalloutResponse<'_>, CalloutFailure>) -> Outcome {
-    outcome.map(|response| (grpc::own(response.headers), response.body.concat()))
+    outcome.map(|response| (own_headers(response.headers), response.body.concat()))
 }
 
 /// One thing to be told.
@@ -29,7 +29,10 @@ pub(crate) enum Mail {
     /// A callout of a root's is over.
     Callout { token: u32, outcome: Outcome },
     /// Something has come of a root's gRPC exchange.
-    Grpc { token: u32, event: OwnedEvent },
+    Grpc {
+        token: u32,
+        event: OwnedHttpStreamEvent,
+    },
 }
 
 /// See the module.
@@ -72,7 +75,7 @@ impl Mailbox {
 
     /// Something has come of a root's gRPC exchange.
     pub(crate) fn put_event(&self, token: u32, event: &HttpStreamEvent<'_>) {
-        let event = OwnedEvent::new(event);
+        let event = OwnedHttpStreamEvent::new(event);
         self.add(&mut self.mail(), Mail::Grpc { token, event });
     }
 

@@ -8,9 +8,6 @@ const MOST_PAIRS: usize = 1024;
 /// More bytes than this are not taken from a guest.
 const MOST_BYTES: usize = 1024 * 1024;
 
-/// Names and values.
-pub(crate) type Pairs = Vec<(Vec<u8>, Vec<u8>)>;
-
 /// Collects pairs, and writes them.
 #[derive(Debug, Default)]
 pub(crate) struct Writer {

@@ -3,14 +3,14 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use outrider_plugin_api::{Direction, HeaderMap, LogLevel, MetricId, Reply, Stream};
+use outrider_plugin_api::{Direction, HeaderMap, LogLevel, MetricId, OwnedHeaders, Reply, Stream};
 use wasmtime::{Global, Memory, ResourceLimiter, TypedFunc};
 
 use crate::contexts::{Context, Contexts, Maps};
 use crate::engine::Patience;
 use crate::mailbox::Mailbox;
 use crate::memory::Lent;
-use crate::pairs::{Pairs, Writer};
+use crate::pairs::Writer;
 use crate::room::Asking;
 use crate::shared::{MetricNumbers, Shared};
 
@@ -55,9 +55,9 @@ impl Gate {
 pub(crate) struct Response {
     /// The guest is being told of it.
     pub(crate) is_there: bool,
-    pub(crate) headers: Pairs,
+    pub(crate) headers: OwnedHeaders,
     pub(crate) body: Vec<u8>,
-    pub(crate) trailers: Pairs,
+    pub(crate) trailers: OwnedHeaders,
 }
 
 impl Response {

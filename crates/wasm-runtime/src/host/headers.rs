@@ -3,11 +3,11 @@
 //! As in Envoy, a guest has a map from the callback that brings it until that direction goes on: later it is
 //! absent, though the proxy still has it. In `relaxed` mode what the proxy has can be read.
 
-use outrider_plugin_api::{HeaderMap, Stream};
+use outrider_plugin_api::{HeaderMap, OwnedHeaders, Stream};
 
 use crate::abi::{Map, Status};
 use crate::guest_memory::{Answer, Guest, bytes, hand_over, split, write_u32};
-use crate::pairs::{self, Pairs, Writer};
+use crate::pairs::{self, Writer};
 use crate::state::{Moment, State};
 
 /// Whether the guest may read a map of its stream.
@@ -37,7 +37,7 @@ fn to_change(state: &mut State, map: HeaderMap) -> Option<&mut (dyn Stream + 'st
 }
 
 /// The names and values of a map that is not the stream's; one without any is absent.
-fn other(state: &State, map: Map) -> Option<&Pairs> {
+fn other(state: &State, map: Map) -> Option<&OwnedHeaders> {
     let pairs = match map {
         Map::CalloutHeaders | Map::GrpcInitialMetadata => &state.response.headers,
         Map::CalloutTrailers | Map::GrpcTrailingMetadata => &state.response.trailers,

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use outrider_plugin_api::{CalloutFailure, Cause, Fault, HttpStreamId, Wake, WakeId};
+use outrider_plugin_api::{CalloutFailure, Cause, Fault, HttpStreamId, Wake, WakeId, own_headers};
 use wasmtime::Store;
 
 use super::exchanges::{grpc_done, grpc_event};
@@ -149,7 +149,7 @@ fn deliver(store: &mut Store<State>, exports: &Exports) -> Result<(), Trouble> {
             }
             Some(Mail::Grpc { token, event }) => {
                 let id = HttpStreamId(u64::from(token));
-                event.with(|event| grpc_event(store, exports, None, id, event))?;
+                event.with(|event| grpc_event(store, exports, None, id, &event))?;
             }
         }
     }
@@ -243,7 +243,7 @@ const RESET: &str = "upstream connect error or disconnect/reset before headers";
 
 /// As in Envoy's host, some failures are responses.
 fn synthetic(response: &mut Response, status: &[u8], text: &str) {
-    response.headers = grpc::own(&[
+    response.headers = own_headers(&[
         (b":status", status),
         (b"content-length", text.len().to_string().as_bytes()),
         (b"content-type", b"text/plain"),

@@ -1,6 +1,6 @@
 //! The parts and the ends of gRPC calls and streams.
 
-use outrider_plugin_api::{CalloutFailure, HttpStreamEvent, HttpStreamId, WakeId};
+use outrider_plugin_api::{CalloutFailure, HttpStreamEvent, HttpStreamId, WakeId, own_headers};
 use wasmtime::Store;
 
 use super::events::act_for_root;
@@ -48,7 +48,7 @@ pub(super) fn grpc_event(
             {
                 let response = &mut store.data_mut().response;
                 response.clear();
-                response.headers = grpc::own(headers);
+                response.headers = own_headers(headers);
                 act_for_root(store, root);
                 enter(
                     store,
@@ -80,7 +80,7 @@ pub(super) fn grpc_event(
             {
                 let response = &mut store.data_mut().response;
                 response.clear();
-                response.trailers = grpc::own(trailers);
+                response.trailers = own_headers(trailers);
                 act_for_root(store, root);
                 enter(
                     store,
