@@ -19,8 +19,9 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
     ("plugin-formats", &[]),
     ("yaml", &["plugin-formats"]),
     ("envoy-abi", &["plugin-api"]),
-    ("lua-runtime", &["plugin-api"]),
-    ("wasm-runtime", &["plugin-api"]),
+    ("signatures", &[]),
+    ("lua-runtime", &["plugin-api", "signatures"]),
+    ("wasm-runtime", &["plugin-api", "signatures"]),
     (
         "envoy-module",
         &[

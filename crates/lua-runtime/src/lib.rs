@@ -19,7 +19,6 @@ mod query;
 mod reaper;
 mod schema;
 mod shared;
-mod signature;
 mod source;
 mod store;
 mod streams;

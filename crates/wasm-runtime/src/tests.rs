@@ -18,5 +18,6 @@ mod kept;
 mod loading;
 mod made;
 mod sequences;
+mod signatures;
 mod spare;
 mod streams;

@@ -31,6 +31,12 @@ pub(crate) const DIFFERENCES: &[(&[&str], &str)] = &[
          Expressions (`expr_create`, `expr_evaluate`, `expr_delete`) are not there: 1.",
     ),
     (
+        &["foreign-weak-keys"],
+        "RSA signs with SHA-256, SHA-384 and SHA-512, and with keys of 2,048 to 4,096 bits whose exponent is at least 65537; \
+         it checks with keys of 1,024 to 8,192 bits. ECDSA has the curves P-256, P-384 and P-521. The result says so of \
+         others, for which Envoy also makes and checks signatures.",
+    ),
+    (
         &[
             "grpc-call-fails",
             "grpc-call-refused",

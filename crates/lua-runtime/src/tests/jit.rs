@@ -302,7 +302,7 @@ const ENVOYS_OBJECTS: [(&str, &str); 18] = [
 /// As [`traces`], for a script of Envoy's Lua filter.
 fn traces_of_script(body: &str) -> Report {
     let objects = known_methods(&ENVOYS_OBJECTS);
-    let key = include_str!("../signature/keys/p256.pem");
+    let key = include_str!("../../../signatures/vectors/keys/p256.pem");
     let text = format!(
         "local key = [[{key}]]
         function envoy_on_request(handle)

@@ -15,6 +15,8 @@ use crate::host::replies;
 use crate::proto;
 use crate::state::{Moment, State};
 
+mod signatures;
+
 /// Names of the functions that `proxy_call_foreign_function` knows.
 pub const NAMES: &[&str] = &[
     "compress",
@@ -22,6 +24,8 @@ pub const NAMES: &[&str] = &[
     "clear_route_cache",
     "set_envoy_filter_state",
     "declare_property",
+    "verify_signature",
+    "sign",
     "set_dynamic_metadata",
 ];
 
@@ -83,6 +87,8 @@ fn run(state: &mut State, name: &[u8], arguments: &[u8], into: &mut Vec<u8>) -> 
         b"clear_route_cache" => replies::clear_route(state),
         b"set_envoy_filter_state" => set_filter_state(state, arguments),
         b"declare_property" => declare_property(arguments),
+        b"verify_signature" => signatures::verify(arguments, into),
+        b"sign" => signatures::sign(arguments, into),
         b"set_dynamic_metadata" => set_dynamic_metadata(state, arguments),
         _ => Status::NotFound,
     }

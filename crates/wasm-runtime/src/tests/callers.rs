@@ -69,7 +69,7 @@ fn blocks() -> Vec<(i64, Vec<u8>)> {
     let mut broken = pairs.clone();
     // The first name is longer than all of it.
     broken[4..8].copy_from_slice(&u32::MAX.to_le_bytes());
-    let texts: [&[u8]; 10] = [
+    let texts: [&[u8]; 13] = [
         &pairs,
         &broken,
         b"\xff\xfe",
@@ -80,6 +80,9 @@ fn blocks() -> Vec<(i64, Vec<u8>)> {
         b"counter",
         b"\x0a\x03own\x12\x01v",
         br#"{"namespace":"n","key":"k","value":[1]}"#,
+        b"verify_signature",
+        b"sign",
+        b"\x0a\x06sha256\x12\x03key",
     ];
     let places = (0..).map(|number| 4096 + 128 * number);
     places.zip(texts.into_iter().map(<[u8]>::to_vec)).collect()

@@ -1,13 +1,15 @@
 //! Digests, signatures, comparison, hexadecimal digits and random names. These need no stream.
 
+use std::borrow::Cow;
+
 use hmac::{Hmac, KeyInit, Mac};
+use outrider_signatures::{Form, Hash, PublicKey, SignatureError, pem};
 use sha1::Sha1;
 use sha2::{Digest as _, Sha256, Sha384, Sha512};
 use subtle::ConstantTimeEq as _;
 
 use super::super::call::CallState;
 use super::frame::{bytes, show_scratch, show_text, with};
-use crate::signature;
 
 const DIGITS: &[u8; 16] = b"0123456789abcdef";
 
@@ -77,6 +79,17 @@ pub(super) unsafe extern "C" fn hmac(
 /// The answer when something is refused, with the reason.
 const REFUSED: i32 = -4;
 
+/// The DER of a public key that is given as DER or PEM.
+fn der(key: &[u8]) -> Result<Cow<'_, [u8]>, SignatureError> {
+    // A sequence, as which a key in DER begins.
+    if key.first() == Some(&0x30) {
+        return Ok(Cow::Borrowed(key));
+    }
+    pem::public_key(key)
+        .map(Cow::Owned)
+        .ok_or(SignatureError::NoKey)
+}
+
 /// 1: here is the key as DER; [`REFUSED`]: here is why it is none.
 pub(super) unsafe extern "C" fn import_key(
     call: *mut CallState,
@@ -85,15 +98,21 @@ pub(super) unsafe extern "C" fn import_key(
 ) -> i32 {
     // SAFETY: called by the SDK, with its call state and a string.
     unsafe {
-        with(call, |state| match signature::import(bytes(key, length)) {
-            Ok(key) => {
-                state.scratch = key;
-                show_scratch(state);
-                1
-            }
-            Err(error) => {
-                show_text(state, &error.to_string());
-                REFUSED
+        with(call, |state| {
+            let imported = der(bytes(key, length)).and_then(|key| {
+                PublicKey::from_der(&key)?;
+                Ok(key.into_owned())
+            });
+            match imported {
+                Ok(key) => {
+                    state.scratch = key;
+                    show_scratch(state);
+                    1
+                }
+                Err(error) => {
+                    show_text(state, &error.to_string());
+                    REFUSED
+                }
             }
         })
     }
@@ -115,13 +134,11 @@ pub(super) unsafe extern "C" fn verify(
     // SAFETY: called by the SDK, with its call state and strings.
     unsafe {
         with(call, |state| {
-            let hash = signature::hash_named(bytes(hash, hash_length));
-            let right = signature::verify(
-                hash,
-                bytes(key, key_length),
-                bytes(signature, signature_length),
-                bytes(value, length),
-            );
+            let hash = Hash::named(bytes(hash, hash_length));
+            let (signature, value) = (bytes(signature, signature_length), bytes(value, length));
+            let right = der(bytes(key, key_length)).and_then(|key| {
+                PublicKey::from_der(&key)?.verify(hash, Form::Any, signature, value)
+            });
             match right {
                 Ok(right) => i32::from(right),
                 Err(error) => {
