@@ -129,24 +129,32 @@ impl EnvoyHost<'_> {
         unsafe { get(self.filter, &raw mut value).then(|| Scalar::String(value.bytes())) }
     }
 
+    /// What is known of a header.
     #[inline]
-    fn get_header(&self, map: HeaderMap, name: &[u8], index: usize) -> Option<&[u8]> {
-        if let Ok(mut known) = self.known.try_borrow_mut() {
-            let own = Name::new(name);
-            let mut value = known.value(map, own, index);
-            if matches!(value, Known::Nothing) && known.is_worth_listing(map) {
-                self.list(&mut known, map);
-                value = known.value(map, own, index);
-            }
-            match value {
-                Known::Absent => return None,
-                // SAFETY: Envoy keeps the value until a setter is called, which takes `&mut self`; and
-                // so does `known` with what it has learned by heart.
-                Known::Found(value) => return Some(unsafe { value.bytes() }),
-                Known::Nothing => {}
-            }
+    fn known_header(&self, map: HeaderMap, name: Name<'_>, index: usize) -> Known<&[u8]> {
+        match self.known.try_borrow() {
+            // SAFETY: Envoy keeps the value until a setter is called, which takes `&mut self`; and so does
+            // `known` with what it has learned by heart.
+            Ok(known) => known
+                .value(map, name, index)
+                .map(|value| unsafe { value.bytes() }),
+            Err(_) => Known::Nothing,
         }
-        self.find_header(map, name, index).0
+    }
+
+    /// Asks Envoy for a header, or for all, if that is worth its while.
+    #[inline(never)]
+    fn ask_for_header(&self, map: HeaderMap, name: &[u8], index: usize) -> Option<&[u8]> {
+        if let Ok(mut known) = self.known.try_borrow_mut()
+            && known.is_worth_listing(map)
+        {
+            self.list(&mut known, map);
+        }
+        match self.known_header(map, Name::new(name), index) {
+            Known::Absent => None,
+            Known::Found(value) => Some(value),
+            Known::Nothing => self.find_header(map, name, index).0,
+        }
     }
 
     fn count_headers(&self, map: HeaderMap, name: &[u8]) -> usize {
@@ -167,6 +175,13 @@ impl EnvoyHost<'_> {
                 ModuleBuffer::new(value),
             )
         }
+    }
+
+    #[cold]
+    fn list_now(&mut self, map: HeaderMap) {
+        let mut known = std::mem::take(self.known.get_mut());
+        self.list(&mut known, map);
+        self.known = RefCell::new(known);
     }
 
     /// Lists a header map, if that is worth its while.
@@ -219,7 +234,11 @@ impl Host for EnvoyHost<'_> {
     }
 
     fn header(&self, map: HeaderMap, name: &[u8], index: usize) -> Option<&[u8]> {
-        self.get_header(map, name, index)
+        match self.known_header(map, Name::new(name), index) {
+            Known::Absent => None,
+            Known::Found(value) => Some(value),
+            Known::Nothing => self.ask_for_header(map, name, index),
+        }
     }
 
     fn header_count(&self, map: HeaderMap, name: &[u8]) -> usize {
@@ -257,21 +276,15 @@ impl Host for EnvoyHost<'_> {
         }
         let known = self.known.get_mut();
         if !known.is_listed(map) && known.is_worth_listing(map) {
-            let mut known = std::mem::take(known);
-            self.list(&mut known, map);
-            self.known = RefCell::new(known);
+            self.list_now(map);
         }
         let known = self.known.get_mut();
         let own = Name::new(name);
         if value.is_empty() {
             known.removes(map, own);
-        } else {
-            let is_absent = known.is_absent(map, own);
-            known.sets(map, own, value);
-            if is_absent {
-                // The same to Envoy, but that it need not look for an old value.
-                return self.add_to_map(map, name, value);
-            }
+        } else if known.sets(map, own, value) {
+            // The same to Envoy, but that it need not look for an old value.
+            return self.add_to_map(map, name, value);
         }
         // SAFETY: the filter is alive during its hook; name and value outlive the call, and Envoy
         // copies them. An empty value is for Envoy the wish to remove the header.
@@ -295,12 +308,9 @@ impl Host for EnvoyHost<'_> {
     }
 
     fn remove_header(&mut self, map: HeaderMap, name: &[u8]) -> bool {
-        let known = self.known.get_mut();
-        let own = Name::new(name);
-        if known.is_absent(map, own) {
+        if self.known.get_mut().removes(map, Name::new(name)) {
             return true;
         }
-        known.removes(map, own);
         if name.len() == CONTENT_TYPE.len() {
             self.note_grpc(map, name);
         }

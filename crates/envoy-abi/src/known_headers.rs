@@ -13,7 +13,7 @@
 use std::cell::Cell;
 use std::ops::Range;
 
-use outrider_plugin_api::HeaderMap;
+use outrider_plugin_api::{HeaderMap, bytes::copy};
 
 use crate::raw::{EnvoyBuffer, EnvoyHeader};
 
@@ -47,8 +47,11 @@ struct Table {
     /// Nothing has changed since the map was listed, so Envoy's bytes are still there.
     is_fresh: bool,
     written: Vec<Written>,
-    /// Names and values of `written`. Grows only, for as long as the hook runs: readers hold on to it.
-    text: Vec<u8>,
+    /// Names and values of `written`, [`MOST_TEXT`] bytes. Those that are in use are not touched for as long as
+    /// the hook runs: readers hold on to them.
+    text: Box<[u8]>,
+    /// How many of them are in use.
+    used: usize,
 }
 
 /// What is known of the names of one digest: [`NONE`] has it, or the first of the listed headers from
@@ -61,6 +64,7 @@ const UNKNOWN: Slot = Slot::MAX;
 const _: () = assert!(WRITTEN as usize + MOST_WRITTEN <= UNKNOWN as usize);
 
 /// A header that the hook has set: the only one of its name.
+#[derive(Clone, Copy)]
 struct Written {
     /// Where its name begins, in `text`.
     start: u32,
@@ -144,10 +148,22 @@ pub(crate) enum Known<T> {
     Nothing,
 }
 
+impl<T> Known<T> {
+    /// The same of what is made of it.
+    #[inline]
+    pub(crate) fn map<U>(self, make: impl FnOnce(T) -> U) -> Known<U> {
+        match self {
+            Self::Absent => Known::Absent,
+            Self::Found(value) => Known::Found(make(value)),
+            Self::Nothing => Known::Nothing,
+        }
+    }
+}
+
 impl KnownHeaders {
     /// Whether no header of a map has this name, as far as is known.
     #[inline]
-    pub(crate) fn is_absent(&self, map: HeaderMap, name: Name<'_>) -> bool {
+    fn is_absent(&self, map: HeaderMap, name: Name<'_>) -> bool {
         self.table(map)
             .is_some_and(|table| table.slot(name) == NONE)
     }
@@ -219,12 +235,16 @@ impl KnownHeaders {
         self.is_listed && self.map == Some(map)
     }
 
-    /// A header is set in the map, which has no other of its name then.
+    /// A header is set in the map, which has no other of its name then. Answers whether it is known to have
+    /// had none before.
     #[inline]
-    pub(crate) fn sets(&mut self, map: HeaderMap, name: Name<'_>, value: &[u8]) {
-        if let Some(table) = self.changing(map, name) {
-            table.write(name, value);
-        }
+    pub(crate) fn sets(&mut self, map: HeaderMap, name: Name<'_>, value: &[u8]) -> bool {
+        let Some(table) = self.changing(map, name) else {
+            return false;
+        };
+        let was_absent = table.slot(name) == NONE;
+        table.write(name, value);
+        was_absent
     }
 
     /// A header is added to the map.
@@ -234,14 +254,17 @@ impl KnownHeaders {
         }
     }
 
-    /// The headers of a name are removed from the map.
+    /// The headers of a name are removed from the map. Answers whether it is known to have none: then nothing
+    /// changes.
     #[inline]
-    pub(crate) fn removes(&mut self, map: HeaderMap, name: Name<'_>) {
-        if let Some(table) = self.changing(map, name)
-            && table.slot(name) != NONE
-        {
+    pub(crate) fn removes(&mut self, map: HeaderMap, name: Name<'_>) -> bool {
+        if self.is_absent(map, name) {
+            return true;
+        }
+        if let Some(table) = self.changing(map, name) {
             table.set_slot(name, UNKNOWN);
         }
+        false
     }
 
     /// The table, as headers of a name are about to change: Envoy's bytes will not be there any more.
@@ -287,11 +310,12 @@ impl Table {
                 next: Vec::new(),
                 headers: Vec::new(),
                 is_fresh: false,
-                written: Vec::new(),
-                text: Vec::new(),
+                written: Vec::with_capacity(MOST_WRITTEN),
+                text: vec![0; MOST_TEXT].into_boxed_slice(),
+                used: 0,
             })
         });
-        table.text.clear();
+        table.used = 0;
         table
     }
 
@@ -366,23 +390,40 @@ impl Table {
     /// Learns a header that is set.
     #[inline]
     fn write(&mut self, name: Name<'_>, value: &[u8]) {
-        let start = self.text.len();
-        let middle = start + name.bytes.len();
-        let end = middle + value.len();
-        if self.written.len() == MOST_WRITTEN || end > MOST_TEXT || name.is_host() {
-            self.set_slot(name, UNKNOWN);
-            return;
+        let slot = match self.keep(name, value) {
+            Some(index) => WRITTEN + index,
+            None => UNKNOWN,
+        };
+        self.set_slot(name, slot);
+    }
+
+    /// Its place among those that are known by heart, if there is one.
+    #[expect(
+        clippy::inline_always,
+        reason = "called once for each header that is set, and a fifth of it is the call: counted"
+    )]
+    #[inline(always)]
+    fn keep(&mut self, name: Name<'_>, value: &[u8]) -> Option<Slot> {
+        let index = self.written.len();
+        if index >= MOST_WRITTEN || name.is_host() {
+            return None;
         }
-        self.text.reserve(end - start);
-        self.text.extend_from_slice(name.bytes);
-        self.text.extend_from_slice(value);
-        let index = self.written.len() as Slot;
+        let start = self.used;
+        let middle = start.checked_add(name.bytes.len())?;
+        let end = middle.checked_add(value.len())?;
+        let (own, rest) = self
+            .text
+            .get_mut(start..end)?
+            .split_at_mut_checked(name.bytes.len())?;
+        copy(own, name.bytes);
+        copy(rest, value);
+        self.used = end;
         self.written.push(Written {
             start: start as u32,
             middle: middle as u32,
             end: end as u32,
         });
-        self.set_slot(name, WRITTEN + index);
+        Some(index as Slot)
     }
 }
 

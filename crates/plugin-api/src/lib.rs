@@ -8,6 +8,7 @@
 
 mod attribute;
 mod background;
+pub mod bytes;
 mod call_times;
 mod callout;
 mod chain;

@@ -114,6 +114,16 @@ impl<H: Host> View<'_, H> {
             )
     }
 
+    /// A header of a response that a plugin has just made.
+    #[cold]
+    fn local_header(&self, map: HeaderMap, name: &[u8], index: usize) -> Option<&[u8]> {
+        self.local_headers(map)?
+            .headers()
+            .filter(|(key, _)| key.eq_ignore_ascii_case(name))
+            .nth(index)
+            .map(|(_, value)| value)
+    }
+
     fn local_headers(&self, map: HeaderMap) -> Option<&LocalResponse> {
         self.local
             .as_deref()
@@ -231,12 +241,7 @@ impl<H: Host> Stream for View<'_, H> {
 
     fn header(&self, map: HeaderMap, name: &[u8], index: usize) -> Option<&[u8]> {
         if self.is_local(map) {
-            let position = self
-                .local_headers(map)?
-                .headers()
-                .filter(|(key, _)| key.eq_ignore_ascii_case(name))
-                .nth(index)?;
-            Some(position.1)
+            self.local_header(map, name, index)
         } else {
             self.host.header(map, name, index)
         }

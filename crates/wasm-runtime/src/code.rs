@@ -13,7 +13,7 @@ use crate::exports;
 use crate::host;
 use crate::room::Room;
 use crate::source::WasmSource;
-use crate::state::State;
+use crate::state::{Gate, State};
 
 /// See the module.
 pub(crate) struct Code {
@@ -47,7 +47,7 @@ impl Code {
         // Where each call is traced it is told of where it is made.
         let room = self.room.as_ref();
         let behind = room
-            .filter(|_| store.data().gate.is_open())
+            .filter(|_| !store.data().gate.has(Gate::TRACE))
             .and_then(|room| room.instantiate(store, &self.module));
         match behind {
             Some((guest, room)) => Ok((guest?, Some(room))),

@@ -1,7 +1,8 @@
 //! The guest's memory as host functions use it: each pointer and length is checked, and what does not lie
 //! within is an error status for the guest.
 
-use wasmtime::{Caller, Extern, Memory};
+use outrider_plugin_api::bytes::copy;
+use wasmtime::{Caller, Extern};
 
 use crate::abi::Status;
 use crate::room::Asking;
@@ -13,28 +14,18 @@ pub(crate) type Guest<'a> = Caller<'a, State>;
 /// What a host function answers; an error ends the guest's call with a trap.
 pub(crate) type Answer = wasmtime::Result<Status>;
 
-/// The guest's memory; during its start section it has not been looked up yet.
-#[inline]
-fn memory(guest: &mut Guest<'_>) -> Option<Memory> {
-    match guest.data().memory {
-        Some(memory) => Some(memory),
-        None => look_up(guest),
+/// Finds the guest's memory while it is being instantiated; after that it is known.
+#[cold]
+pub(crate) fn look_up(guest: &mut Guest<'_>) {
+    if let Some(Extern::Memory(memory)) = guest.get_export("memory") {
+        guest.data_mut().memory = Some(memory);
     }
 }
 
-#[cold]
-fn look_up(guest: &mut Guest<'_>) -> Option<Memory> {
-    let Some(Extern::Memory(memory)) = guest.get_export("memory") else {
-        return None;
-    };
-    guest.data_mut().memory = Some(memory);
-    Some(memory)
-}
-
-/// Memory and state at once.
+/// Memory and state at once. None: the guest has no memory that could be used.
 #[inline]
 pub(crate) fn split<'a>(guest: &'a mut Guest<'_>) -> Option<(&'a mut [u8], &'a mut State)> {
-    let memory = memory(guest)?;
+    let memory = guest.data().memory?;
     Some(memory.data_and_store_mut(guest))
 }
 
@@ -89,6 +80,7 @@ pub(crate) fn read_u32(memory: &[u8], pointer: i32) -> Option<u32> {
 
 /// Hands the scratch bytes to the guest: its allocator makes room, and where they are and how many is
 /// written to two places of its memory. No bytes: both are 0, and the allocator is not called.
+#[inline]
 pub(crate) fn hand_over(guest: &mut Guest<'_>, pointer_place: i32, length_place: i32) -> Answer {
     let state = guest.data_mut();
     let Ok(length) = i32::try_from(state.scratch.len()) else {
@@ -101,6 +93,16 @@ pub(crate) fn hand_over(guest: &mut Guest<'_>, pointer_place: i32, length_place:
         state.asking = Asking::Has(pointer_place, length_place);
         return Ok(Status::Ok);
     }
+    hand_over_now(guest, length, (pointer_place, length_place))
+}
+
+#[inline(never)]
+fn hand_over_now(
+    guest: &mut Guest<'_>,
+    length: i32,
+    (pointer_place, length_place): (i32, i32),
+) -> Answer {
+    let state = guest.data_mut();
     // Taken out, as a copy is dear. Nothing that allocates can be called meanwhile.
     let Some(allocate) = state.allocate.take() else {
         return Ok(Status::InvalidMemoryAccess);
@@ -116,6 +118,7 @@ pub(crate) fn hand_over(guest: &mut Guest<'_>, pointer_place: i32, length_place:
 }
 
 /// Puts the scratch bytes to where the guest's allocator has made room, which is nowhere where it could not.
+#[inline]
 pub(crate) fn put(
     guest: &mut Guest<'_>,
     pointer: i32,
@@ -130,7 +133,7 @@ pub(crate) fn put(
         return Status::InvalidMemoryAccess;
     }
     match bytes_mut(memory, pointer, length) {
-        Some(place) => place.copy_from_slice(&state.scratch),
+        Some(place) => copy(place, &state.scratch),
         None => return Status::InvalidMemoryAccess,
     }
     match write_u32(memory, pointer_place, pointer as u32) {

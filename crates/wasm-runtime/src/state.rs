@@ -29,6 +29,8 @@ impl Gate {
     /// than it was seen in.
     pub(crate) const BEGINNING: Self = Self(8);
     pub(crate) const ENDING: Self = Self(16);
+    /// The guest is being instantiated: its start section may run, and its memory has not been looked up.
+    pub(crate) const INSTANTIATING: Self = Self(32);
 
     #[inline]
     pub(crate) fn is_open(self) -> bool {
@@ -224,7 +226,7 @@ const MOST_UNCOUNTED: usize = 4096;
 impl State {
     pub(crate) fn new(shared: Arc<Shared>) -> Self {
         let limits = Limits::new(shared.memory_budget);
-        let mut gate = Gate(0);
+        let mut gate = Gate::INSTANTIATING;
         if shared.options.trace {
             gate.set(Gate::TRACE);
         }

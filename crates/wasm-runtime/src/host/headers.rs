@@ -3,6 +3,7 @@
 //! As in Envoy, a guest has a map from the callback that brings it until that direction goes on: later it is
 //! absent, though the proxy still has it. In `relaxed` mode what the proxy has can be read.
 
+use outrider_plugin_api::bytes::replace as fill;
 use outrider_plugin_api::{HeaderMap, OwnedHeaders, Stream};
 
 use crate::abi::{Map, Status};
@@ -54,7 +55,7 @@ fn find(state: &mut State, map: Map, name: &[u8]) -> Option<bool> {
         Map::Stream(map) if may_read(state, map) => state.stream().map(|stream| {
             stream
                 .header(map, name, 0)
-                .map(|value| scratch.extend_from_slice(value))
+                .map(|value| fill(&mut scratch, value))
                 .is_some()
         }),
         Map::Stream(_) => None,
@@ -62,7 +63,7 @@ fn find(state: &mut State, map: Map, name: &[u8]) -> Option<bool> {
             pairs
                 .iter()
                 .find(|(key, _)| key.eq_ignore_ascii_case(name))
-                .map(|(_, value)| scratch.extend_from_slice(value))
+                .map(|(_, value)| fill(&mut scratch, value))
                 .is_some()
         }),
     };

@@ -34,6 +34,7 @@ pub(super) fn start(code: &Code, store: &mut Store<State>) -> Result<Exports, Re
     let state = store.data_mut();
     state.memory = memory;
     state.allocate = allocate;
+    state.gate.unset(Gate::INSTANTIATING);
     state.gate.set(Gate::STARTING);
     let started = run_start(&instance, store);
     store.data_mut().gate.unset(Gate::STARTING);
