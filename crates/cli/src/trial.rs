@@ -73,6 +73,7 @@ impl Trials {
             base: Some(Arc::clone(&effective)),
             route: None,
             effective,
+            place: None,
         };
         match plugin.configure(&config, &mut self.metrics) {
             Ok(_) => Ok(()),

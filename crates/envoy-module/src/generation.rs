@@ -6,7 +6,7 @@ use std::sync::{Arc, Weak};
 use std::time::SystemTime;
 
 use outrider_envoy_abi::{FilterConfig, MetricTable, RouteConfig};
-use outrider_plugin_api::{Chain, Link, Plugin};
+use outrider_plugin_api::{Chain, ConfigPlace, Link, Plugin};
 use outrider_plugin_formats::{self as formats, Group, PluginEntry, PluginTime, RoutePlugin};
 use serde_json::Value;
 
@@ -23,6 +23,8 @@ pub(crate) struct Core {
     pub(crate) id: u64,
     pub(crate) since: SystemTime,
     pub(crate) plugin_time: PluginTime,
+    /// The filter's name.
+    name: Box<str>,
     /// Hears of this core's end.
     filter: Weak<Filter>,
     plugins: BTreeMap<String, GenerationPlugin>,
@@ -38,6 +40,7 @@ impl Core {
     /// again; what is loaded is added to it.
     pub(crate) fn load(
         id: u64,
+        name: &str,
         filter: Weak<Filter>,
         document: formats::FilterConfig,
         workers: usize,
@@ -67,6 +70,7 @@ impl Core {
             id,
             since: SystemTime::now(),
             plugin_time,
+            name: name.into(),
             filter,
             plugins,
             base: Arc::default(),
@@ -96,6 +100,10 @@ impl Core {
     /// cannot be had has a link all the same, which fails by its policy.
     pub(crate) fn links(&self, scope: &str, changes: &[RoutePlugin]) -> (Vec<Link>, Vec<Refusal>) {
         let change = |name: &str| changes.iter().find(|change| change.name == name);
+        let place = route::is_named(scope).then(|| ConfigPlace {
+            name: format!("{} {scope}", self.name).into(),
+            generation: self.id,
+        });
         let mut ordered: Vec<(Order<'_>, Link)> = Vec::new();
         let mut refusals = Vec::new();
         for (name, plugin) in &self.plugins {
@@ -107,10 +115,12 @@ impl Core {
                 continue;
             }
             let patch: Option<&Value> = change.and_then(|change| change.config.as_ref());
-            let link = plugin.link(scope, patch).unwrap_or_else(|error| {
-                refusals.push(error.into());
-                plugin.unavailable()
-            });
+            let link = plugin
+                .link(scope, patch, place.as_ref())
+                .unwrap_or_else(|error| {
+                    refusals.push(error.into());
+                    plugin.unavailable()
+                });
             ordered.push((Order::of(&plugin.entry), link));
         }
         for change in changes {

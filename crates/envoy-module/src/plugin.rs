@@ -8,9 +8,9 @@ use std::time::Duration;
 use outrider_envoy_abi::EnvoyBackground;
 use outrider_lua_runtime as lua_runtime;
 use outrider_plugin_api::{
-    BodyMode, CallTimes, Cause, Circuit, ConfiguredPlugin, FailureAction, FailureLogHandle,
-    FailurePolicy, FaultLog, Interest, Link, LinkMetrics, LoadError, Plugin, PluginStatus,
-    ScopedConfig,
+    BodyMode, CallTimes, Cause, Circuit, ConfigPlace, ConfiguredPlugin, FailureAction,
+    FailureLogHandle, FailurePolicy, FaultLog, Interest, Link, LinkMetrics, LoadError, Plugin,
+    PluginStatus, ScopedConfig,
 };
 use outrider_plugin_formats::{self as formats, PluginEntry, PluginTime, Runtime};
 use outrider_wasm_runtime as wasm_runtime;
@@ -238,8 +238,13 @@ impl GenerationPlugin {
     }
 
     /// This plugin's place in the chain of a scope whose own patch is `patch`.
-    pub(crate) fn link(&self, scope: &str, patch: Option<&Value>) -> Result<Link, LoadError> {
-        let plugin = self.configure(scope, patch)?;
+    pub(crate) fn link(
+        &self,
+        scope: &str,
+        patch: Option<&Value>,
+        place: Option<&ConfigPlace>,
+    ) -> Result<Link, LoadError> {
+        let plugin = self.configure(scope, patch, place)?;
         let circuit = circuits::of(&self.entry, &self.key, scope, patch);
         Ok(self.link_with(Some(plugin), self.code.interest(), circuit))
     }
@@ -276,6 +281,7 @@ impl GenerationPlugin {
         &self,
         scope: &str,
         patch: Option<&Value>,
+        place: Option<&ConfigPlace>,
     ) -> Result<Arc<dyn ConfiguredPlugin>, LoadError> {
         let route: Option<Arc<str>> = patch.map(|patch| patch.to_string().into());
         // The map is valid whatever panicked while it was locked. Only the main thread comes here.
@@ -284,6 +290,7 @@ impl GenerationPlugin {
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = configured.get(route.as_ref()) {
+            known.also_for(place);
             return Ok(known);
         }
         let base = self
@@ -298,6 +305,7 @@ impl GenerationPlugin {
             base: self.entry.config.as_ref().map(|_| Arc::clone(&self.base)),
             route: route.clone(),
             effective: effective.to_string().into(),
+            place: place.cloned(),
         };
         let made = self.code.configure(&config, &mut Definer)?;
         configured.add(route, &made);

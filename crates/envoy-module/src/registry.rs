@@ -98,6 +98,7 @@ impl Registry {
         let id = self.last_id.fetch_add(1, Ordering::Relaxed) + 1;
         let core = Arc::new(Core::load(
             id,
+            name,
             Arc::downgrade(&filter),
             parsed,
             workers,

@@ -15,6 +15,14 @@ use crate::generation::Core;
 /// Whether there has ever been a route's configuration in this process.
 static ANY: AtomicBool = AtomicBool::new(false);
 
+/// What routes are called whose configuration does not name them.
+const UNNAMED: &str = "a route";
+
+/// Whether this is the name of one scope.
+pub(crate) fn is_named(scope: &str) -> bool {
+    scope != UNNAMED
+}
+
 /// Whether a route may have a configuration of its own.
 pub(crate) fn any() -> bool {
     ANY.load(Ordering::Acquire)
@@ -53,7 +61,7 @@ impl Route {
     /// Where it holds, for messages.
     pub(crate) fn scope(&self) -> &str {
         if self.document.scope.is_empty() {
-            "a route"
+            UNNAMED
         } else {
             &self.document.scope
         }

@@ -1,5 +1,7 @@
 //! Generations and routes, without an Envoy.
 
+mod places;
+
 use std::sync::Arc;
 
 use outrider_plugin_api::Chain;

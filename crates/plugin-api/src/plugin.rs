@@ -160,6 +160,18 @@ pub struct ScopedConfig {
     pub route: Option<Arc<str>>,
     /// The effective configuration: the patch applied to the base.
     pub effective: Arc<str>,
+    /// Whose place it takes, if anybody's.
+    pub place: Option<ConfigPlace>,
+}
+
+/// What one configuration after the other is for. Streams that begin have the newest of a place; older ones live
+/// on for streams that have them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ConfigPlace {
+    /// The filter's and the scope's names: no other place in the process is called so.
+    pub name: Arc<str>,
+    /// The number of the generation. A configuration of a higher one is newer, whenever it came.
+    pub generation: u64,
 }
 
 /// Why a plugin, or a configuration of it, cannot be used.
@@ -248,6 +260,10 @@ pub trait ConfiguredPlugin: Send + Sync + Debug {
     ) -> Result<Reaction, Fault> {
         Ok(Reaction::default())
     }
+
+    /// Another scope has this configuration, too, from now on; none: one that is no place. Called on the main
+    /// thread.
+    fn also_for(&self, _place: Option<&ConfigPlace>) {}
 
     /// The stream is over, or the plugin is not called on it again: gives back what the slot holds.
     fn end(&self, slot: Slot, worker: usize);

@@ -224,6 +224,7 @@ impl LoadedPlugin {
             base: Some(config.to_string().into()),
             route: patch.map(|patch| patch.to_string().into()),
             effective: effective.to_string().into(),
+            place: None,
         };
         let configured = plugin.configure(&scoped, metrics)?;
         Ok(Arc::new(Chain::new(vec![Link {

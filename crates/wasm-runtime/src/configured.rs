@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use outrider_plugin_api::{
-    Call, Cause, ConfiguredPlugin, Decision, Direction, Fault, Reaction, Slot, Stream, Wake, WakeId,
+    Call, Cause, ConfigPlace, ConfiguredPlugin, Decision, Direction, Fault, Reaction, Slot, Stream,
+    Wake, WakeId,
 };
 
 use crate::memory::Loan;
@@ -148,6 +149,10 @@ impl ConfiguredPlugin for WasmConfigured {
             Ok(reaction) => reaction,
             Err(trouble) => Err(self.core.failed(&mut held, *slot, &trouble)),
         }
+    }
+
+    fn also_for(&self, place: Option<&ConfigPlace>) {
+        self.core.also_for(&self.configuration, place);
     }
 
     fn end(&self, slot: Slot, worker: usize) {

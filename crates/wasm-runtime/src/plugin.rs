@@ -41,9 +41,6 @@ const LOAD_BUDGETS: (Duration, Duration) = (
     Duration::from_mins(1),
 );
 
-/// Configurations often come in numbers.
-const SOON: Duration = Duration::from_millis(20);
-
 impl WasmPlugin {
     pub(crate) fn load(
         source: WasmSource,
@@ -215,15 +212,10 @@ impl Plugin for WasmPlugin {
                 ),
             }
         })?;
-        self.core.add(&configuration);
+        self.core.add(&configuration, cost, config.place.as_ref());
         self.core.note_cost(self.start, cost);
         self.prepare(&configuration);
-        if Core::is_long(cost) {
-            self.core.hand_over(&configuration);
-        }
-        self.core.stock_up();
-        // The others hear of it on their workers.
-        self.core.shared.ring_in(SOON);
+        self.core.spread(&configuration);
         Ok(Arc::new(WasmConfigured::new(
             Arc::clone(&self.core),
             configuration,

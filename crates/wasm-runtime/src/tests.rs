@@ -21,3 +21,4 @@ mod sequences;
 mod signatures;
 mod spare;
 mod streams;
+mod superseded;

@@ -1,10 +1,12 @@
 //! The VMs of a plugin version on its workers, and what becomes of them.
 
 mod beside;
+mod configurations;
 mod made;
 mod own;
 mod spare;
 
+use configurations::Configurations;
 pub(crate) use made::taking;
 pub(crate) use own::{Held, WorkerVm};
 use spare::Spares;
@@ -13,7 +15,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use outrider_plugin_api::{Fault, LogLevel, MetricId, Slot, VmStatus};
+use outrider_plugin_api::{ConfigPlace, Fault, LogLevel, MetricId, Slot, VmStatus};
 
 use crate::code::Code;
 use crate::memory::Loan;
@@ -27,6 +29,9 @@ use crate::vm::{Configuration, Refusal, Vm, generation_of, slot_of};
 const MOST_RETIRING: usize = 4;
 /// A VM gives way when it has used this part of its budget, in eighths.
 const MARK: usize = 7;
+
+/// Configurations often come in numbers.
+const SOON: Duration = Duration::from_millis(20);
 
 /// Statistics of a plugin's VMs.
 #[derive(Debug, Clone, Copy)]
@@ -42,9 +47,9 @@ pub(crate) struct Core {
     pub(crate) shared: Arc<Shared>,
     pub(crate) workers: Vec<WorkerVm>,
     next_configuration: AtomicU32,
-    /// Those in use, in the order in which they came.
-    configurations: Mutex<Vec<Configuration>>,
-    /// Grows with each that comes.
+    /// Those in use.
+    configurations: Mutex<Configurations>,
+    /// Grows with each that comes, and that VMs have to take in.
     configured: AtomicU64,
     /// What it costs to make a VM and to configure it once, in nanoseconds.
     cost: AtomicU64,
@@ -88,13 +93,48 @@ impl Core {
         self.next_configuration.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// A configuration has come, and was checked.
-    pub(crate) fn add(&self, configuration: &Configuration) {
-        self.configurations().push(configuration.clone());
-        self.configured.fetch_add(1, Ordering::Release);
+    /// A configuration has come, and was checked, which took so long.
+    pub(crate) fn add(
+        &self,
+        configuration: &Configuration,
+        cost: Duration,
+        place: Option<&ConfigPlace>,
+    ) {
+        let is_long = Self::is_long(cost);
+        let mut configurations = self.configurations();
+        configurations.add(configuration, is_long, place);
+        let counts = configurations.counts(configuration.id);
+        drop(configurations);
+        if counts {
+            self.configured.fetch_add(1, Ordering::Release);
+        }
     }
 
-    fn configurations(&self) -> MutexGuard<'_, Vec<Configuration>> {
+    /// A configuration that came before is for another place, too.
+    pub(crate) fn also_for(&self, configuration: &Configuration, place: Option<&ConfigPlace>) {
+        let mut configurations = self.configurations();
+        let counted = configurations.counts(configuration.id);
+        configurations.put(configuration.id, place);
+        let counts = configurations.counts(configuration.id);
+        drop(configurations);
+        if counts && !counted {
+            self.configured.fetch_add(1, Ordering::Release);
+            self.spread(configuration);
+        }
+    }
+
+    /// Has the VMs take in a configuration that is among all.
+    pub(crate) fn spread(&self, configuration: &Configuration) {
+        let is_long = self.configurations().is_long(configuration.id);
+        if is_long {
+            self.hand_over(configuration);
+        }
+        self.stock_up();
+        // The others hear of it on their workers.
+        self.shared.ring_in(SOON);
+    }
+
+    fn configurations(&self) -> MutexGuard<'_, Configurations> {
         let configurations = self.configurations.lock();
         configurations.unwrap_or_else(PoisonError::into_inner)
     }
@@ -128,7 +168,7 @@ impl Core {
     /// A configuration is over: the VMs forget it at their next call.
     pub(crate) fn release(&self, id: u32) {
         let mut configurations = self.configurations();
-        configurations.retain(|known| known.id != id);
+        configurations.remove(id);
         let is_last = configurations.is_empty();
         drop(configurations);
         if is_last {

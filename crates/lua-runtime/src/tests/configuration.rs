@@ -19,6 +19,7 @@ fn route(base: Option<&str>, route: &str, effective: &str) -> ScopedConfig {
         base: base.map(Into::into),
         route: Some(route.into()),
         effective: effective.into(),
+        place: None,
     }
 }
 

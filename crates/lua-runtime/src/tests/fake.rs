@@ -486,6 +486,7 @@ pub(super) fn config(effective: &str) -> ScopedConfig {
         base: Some(effective.into()),
         route: None,
         effective: effective.into(),
+        place: None,
     }
 }
 

@@ -10,10 +10,10 @@ use super::fake::{FakeMetrics, FakeStream, Probe, config};
 use super::made::slow;
 
 /// Long enough for a VM of it to be made ahead.
-const LONG: u32 = 400_000_000;
+pub(super) const LONG: u32 = 400_000_000;
 
 /// Waits until a spare VM is there.
-fn wait_for_spare(probe: &Probe) {
+pub(super) fn wait_for_spare(probe: &Probe) {
     let deadline = Instant::now() + Duration::from_mins(1);
     while probe.plugin.status().spares.is_empty() {
         assert!(Instant::now() < deadline, "no VM was made");

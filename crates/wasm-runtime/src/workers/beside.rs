@@ -44,7 +44,7 @@ impl Core {
         }
     }
 
-    /// Sees to it that there is a VM that has all configurations. Answers when to try again.
+    /// Sees to it that there is a VM that has all configurations that streams may begin with. Answers when to try again.
     fn complete(&self, held: &mut Held) -> Option<Duration> {
         if held.current.is_none() && self.replace(held).is_err() {
             return Some(held.repair.wait(self.shared.clock.now()).max(BUSY));
@@ -57,7 +57,7 @@ impl Core {
         let slot = slot_of(vm.generation);
         let missing: Vec<Configuration> = self
             .configurations()
-            .iter()
+            .that_count()
             .filter(|known| vm.root_of(known.id).is_none())
             .cloned()
             .collect();

@@ -52,15 +52,16 @@ impl Core {
     }
 
     /// Whether a configuration that took so long is taken in off the workers.
-    pub(crate) fn is_long(configuration: Duration) -> bool {
+    pub(super) fn is_long(configuration: Duration) -> bool {
         configuration >= LONG
     }
 
-    /// A VM with all configurations, which has no worker yet.
+    /// A VM with all configurations that streams may begin with, which has no worker yet.
     pub(super) fn made(&self) -> Result<Vm, Refusal> {
         let mut vm = Vm::new(&self.code, &self.shared, 0, Loan::Nothing)?;
         vm.stand_by();
-        let configurations = self.configurations().clone();
+        let configurations: Vec<Configuration> =
+            self.configurations().that_count().cloned().collect();
         for configuration in &configurations {
             vm.configure(configuration, Loan::Nothing)?;
         }
@@ -69,7 +70,7 @@ impl Core {
     }
 
     /// Has VMs that follow those in use take in a configuration, which is among all, before a stream has it.
-    pub(crate) fn hand_over(&self, configuration: &Configuration) {
+    pub(super) fn hand_over(&self, configuration: &Configuration) {
         let used: Vec<&WorkerVm> = self
             .workers
             .iter()
@@ -88,6 +89,7 @@ impl Core {
         // Kept until it is done: a worker that looks meanwhile goes on with what it has.
         let mut ready = own.ready.lock().unwrap_or_else(PoisonError::into_inner);
         let made = match ready.take() {
+            Some(vm) if vm.root_of(configuration.id).is_some() => Ok(vm),
             Some(mut vm) => (self.release_gone(&mut vm).map_err(Refusal::Failed))
                 .and_then(|()| vm.configure(configuration, Loan::Nothing))
                 .map(|_| vm),
@@ -154,7 +156,7 @@ impl Core {
     fn release_gone(&self, vm: &mut Vm) -> Result<(), Trouble> {
         let mut gone = vm.configurations();
         let known = self.configurations();
-        gone.retain(|id| known.iter().all(|known| known.id != *id));
+        gone.retain(|id| !known.contains(*id));
         drop(known);
         gone.into_iter()
             .try_for_each(|id| vm.release(id, Loan::Nothing))

@@ -1,9 +1,9 @@
 //! VMs that are kept beside the workers', for a guest that takes long to make.
 //!
 //! A worker whose VM fails takes one over at once, and another is made behind, on a thread of its own. A spare
-//! VM has all configurations, and has done what a guest does with them; but its roots do not tick, and it is
-//! told of no queue, before a worker has it. One that lacks a configuration which came later is of no use: it
-//! is dropped, and another is made.
+//! VM has all configurations that streams may begin with (see `configurations`), and has done what a guest
+//! does with them; but its roots do not tick, and it is told of no queue, before a worker has it. One that
+//! lacks a configuration which came later is of no use: it is dropped, and another is made.
 //!
 //! The trap: the lock is taken on workers, so no VM is made, and none is closed, while it is held.
 
