@@ -10,6 +10,7 @@ use wasmtime::{Engine, Module};
 
 use crate::cache::{Cache, Key, Trouble};
 use crate::jumps;
+use crate::looks;
 use crate::memory;
 use crate::source::{Digest, WasmSource};
 
@@ -62,7 +63,11 @@ pub(crate) fn module(
 pub(crate) fn key(engine: &Engine, module: Digest) -> Key {
     Key::new(
         module,
-        &(jumps::VERSION, engine.precompile_compatibility_hash()),
+        &(
+            jumps::VERSION,
+            looks::VERSION,
+            engine.precompile_compatibility_hash(),
+        ),
     )
 }
 
@@ -84,8 +89,13 @@ fn kept(engine: &Engine, cache: &Cache, key: &Key) -> Result<Option<Module>, Tro
 fn compile(engine: &Engine, source: &WasmSource) -> Result<Module, String> {
     let bytes = source.module.bytes()?;
     is_module(&bytes)?;
-    Module::from_binary(engine, &jumps::direct(&bytes))
-        .map_err(|error| format!("cannot be compiled: {error:#}"))
+    let refused = |error: &dyn std::fmt::Display| format!("cannot be compiled: {error:#}");
+    // As it is: what is put into it would be within reach of one that is not valid.
+    Module::validate(engine, &bytes).map_err(|error| {
+        format!("cannot be compiled, as it is no valid WebAssembly module: {error:#}")
+    })?;
+    let prepared = looks::put_into(&jumps::direct(&bytes)).map_err(|error| refused(&error))?;
+    Module::from_binary(engine, &prepared).map_err(|error| refused(&error))
 }
 
 fn is_module(bytes: &[u8]) -> Result<(), String> {

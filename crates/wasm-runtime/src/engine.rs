@@ -1,25 +1,13 @@
-//! The process's Wasmtime engine, and the thread that lets calls end in time.
-//!
-//! Compiled code counts the engine's epoch: every [`TICK`] it is raised, and a call whose deadline has
-//! come ends with a trap. When no call has begun for a while the thread parks, and the next call wakes
-//! it: a process without such plugins, or without traffic, has no ticking thread.
+//! The process's Wasmtime engine.
 //!
 //! The trap: an engine installs signal handlers for good, so there is one for the process, made when the
 //! first plugin loads, and the library that holds it is never unloaded.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{LazyLock, Mutex, PoisonError};
-use std::thread::Thread;
-use std::time::Duration;
+use std::sync::LazyLock;
 
-use wasmtime::{Config, Engine, OptLevel, Strategy, Trap, UpdateDeadline, WasmBacktraceDetails};
+use wasmtime::{Config, Engine, OptLevel, Strategy};
 
-/// How often the epoch is raised.
-pub(crate) const TICK: Duration = Duration::from_millis(2);
-/// So many times the thread ticks on after the last call has begun, two minutes: longer than any call may take.
-const IDLE_TICKS: u32 = 60_000;
-/// The longest that any call may take.
-pub(crate) const LONGEST_BUDGET: Duration = Duration::from_mins(1);
+use crate::time;
 
 /// How deep guests may call, in bytes of the worker's stack, of which Envoy's threads have 8 MiB.
 const STACK: usize = 1024 * 1024;
@@ -27,30 +15,16 @@ const STACK: usize = 1024 * 1024;
 static ENGINE: LazyLock<Result<Engine, String>> =
     LazyLock::new(|| Engine::new(&config()).map_err(|error| format!("{error:#}")));
 
-static TICKER: Ticker = Ticker {
-    called: AtomicBool::new(false),
-    asleep: AtomicBool::new(false),
-    thread: Mutex::new(None),
-};
-
-struct Ticker {
-    /// A call has begun since the thread last looked.
-    called: AtomicBool,
-    asleep: AtomicBool,
-    thread: Mutex<Option<Thread>>,
-}
-
 /// What was tried beyond this, and left, is in docs/benchmarks/wasm.md: inlining, no guards against speculation,
 /// tables that are filled at once. Memories are reserved for all that 32 bits reach, by default, so accesses need
-/// no checks.
+/// no checks. Guests look at the time by what [`crate::looks`] puts into them, which has hints; others are left out.
 fn config() -> Config {
     let mut config = Config::new();
     config
         .strategy(Strategy::Cranelift)
         .cranelift_opt_level(OptLevel::Speed)
-        .epoch_interruption(true)
+        .wasm_branch_hinting(true)
         .max_wasm_stack(STACK)
-        .wasm_backtrace_details(WasmBacktraceDetails::Enable)
         .memory_init_cow(true);
     config
 }
@@ -60,155 +34,8 @@ fn config() -> Config {
 /// # Errors
 /// This machine cannot run it, with the reason.
 pub(crate) fn engine() -> Result<&'static Engine, String> {
-    let engine = ENGINE
+    time::start()?;
+    ENGINE
         .as_ref()
-        .map_err(|reason| format!("Wasmtime cannot run WebAssembly on this machine: {reason}"))?;
-    let mut thread = TICKER.thread.lock().unwrap_or_else(PoisonError::into_inner);
-    if thread.is_none() {
-        let spawned = std::thread::Builder::new()
-            .name("outrider-epoch".to_owned())
-            .spawn(move || tick(engine))
-            .map_err(|error| format!("the thread that ends endless calls cannot start: {error}"))?;
-        *thread = Some(spawned.thread().clone());
-    }
-    Ok(engine)
-}
-
-/// A call begins: the epoch has to advance. Answers how many ticks stand for a budget.
-#[inline]
-pub(crate) fn begin() {
-    if !TICKER.called.load(Ordering::Relaxed) {
-        TICKER.called.store(true, Ordering::SeqCst);
-    }
-    if TICKER.asleep.load(Ordering::SeqCst) && TICKER.asleep.swap(false, Ordering::SeqCst) {
-        wake();
-    }
-}
-
-/// How many ticks half a budget is: at least one whole.
-pub(crate) fn half_ticks(budget: Duration) -> u64 {
-    let half = budget.min(LONGEST_BUDGET).as_nanos() / 2;
-    let ticks = half.div_ceil(TICK.as_nanos());
-    u64::try_from(ticks).unwrap_or(u64::MAX).max(1)
-}
-
-/// Whether a call that has taken long may go on. On a machine with more to do than it has processors for,
-/// time passes in which the worker does not run: that is not the guest's. So a call is looked at when half of
-/// its budget has passed, and again and again after that, until it has run for half of the other half.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Patience {
-    half_ticks: u64,
-    /// What the worker's thread had run for when the call was first looked at, in nanoseconds.
-    first: Option<u64>,
-    looks: u32,
-}
-
-/// After so many looks a call ends in any case: some sixty times its budget.
-const MOST_LOOKS: u32 = 120;
-
-impl Patience {
-    #[inline]
-    pub(crate) fn new(half_ticks: u64) -> Self {
-        Self {
-            half_ticks,
-            first: None,
-            looks: 0,
-        }
-    }
-
-    /// The deadline has come.
-    ///
-    /// # Errors
-    /// The call has had its time, and ends.
-    pub(crate) fn at_deadline(&mut self) -> wasmtime::Result<UpdateDeadline> {
-        let now = time_run();
-        let goes_on = match (self.first, now) {
-            (None, _) => true,
-            (Some(first), Some(now)) => {
-                let quarter = u128::from(self.half_ticks) * TICK.as_nanos() / 2;
-                self.looks < MOST_LOOKS && u128::from(now.saturating_sub(first)) < quarter
-            }
-            (Some(_), None) => false,
-        };
-        if !goes_on {
-            return Err(Trap::Interrupt.into());
-        }
-        self.looks += 1;
-        self.first = self.first.or(Some(now.unwrap_or(0)));
-        Ok(UpdateDeadline::Continue(self.half_ticks))
-    }
-}
-
-/// For how long this thread has run, in nanoseconds; none: the system does not say.
-pub(crate) fn time_run() -> Option<u64> {
-    let text = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
-    text.split_whitespace().next()?.parse().ok()
-}
-
-#[cold]
-fn wake() {
-    let thread = TICKER.thread.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(thread) = &*thread {
-        thread.unpark();
-    }
-}
-
-fn tick(engine: &'static Engine) {
-    // Counted: this runs as long as there is traffic, and a look at the clock costs more than all the rest.
-    let mut idle = 0;
-    loop {
-        std::thread::sleep(TICK);
-        engine.increment_epoch();
-        if TICKER.called.load(Ordering::Relaxed) {
-            TICKER.called.store(false, Ordering::SeqCst);
-            idle = 0;
-            continue;
-        }
-        idle += 1;
-        if idle < IDLE_TICKS {
-            continue;
-        }
-        idle = 0;
-        // Say so first, look again, then sleep: a call that began in between is seen by that look, or
-        // sees that it has to wake this thread.
-        TICKER.asleep.store(true, Ordering::SeqCst);
-        if !TICKER.called.load(Ordering::SeqCst) {
-            while TICKER.asleep.load(Ordering::SeqCst) {
-                std::thread::park();
-            }
-        }
-        TICKER.asleep.store(false, Ordering::SeqCst);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn half_a_budget_is_a_tick_at_least() {
-        assert_eq!(half_ticks(Duration::from_millis(20)), 5);
-        assert_eq!(half_ticks(Duration::from_micros(1)), 1);
-        assert_eq!(
-            half_ticks(Duration::from_secs(100_000)),
-            half_ticks(LONGEST_BUDGET)
-        );
-    }
-
-    #[test]
-    fn a_call_that_runs_ends_and_one_that_waits_goes_on() {
-        let mut patience = Patience::new(2);
-        assert!(patience.at_deadline().is_ok());
-        let first = time_run().unwrap();
-        // This thread has hardly run since.
-        patience.first = Some(first + 1_000_000_000);
-        assert!(patience.at_deadline().is_ok());
-        // A call with no budget has run for all of it at once.
-        let mut spent = Patience::new(0);
-        assert!(spent.at_deadline().is_ok());
-        assert!(spent.at_deadline().is_err());
-        patience.first = Some(first + 1_000_000_000);
-        patience.looks = MOST_LOOKS;
-        assert!(patience.at_deadline().is_err());
-    }
+        .map_err(|reason| format!("Wasmtime cannot run WebAssembly on this machine: {reason}"))
 }

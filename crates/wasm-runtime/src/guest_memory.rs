@@ -2,7 +2,7 @@
 //! within is an error status for the guest.
 
 use outrider_plugin_api::bytes::copy;
-use wasmtime::{Caller, Extern};
+use wasmtime::Caller;
 
 use crate::abi::Status;
 use crate::room::Asking;
@@ -13,14 +13,6 @@ pub(crate) type Guest<'a> = Caller<'a, State>;
 
 /// What a host function answers; an error ends the guest's call with a trap.
 pub(crate) type Answer = wasmtime::Result<Status>;
-
-/// Finds the guest's memory while it is being instantiated; after that it is known.
-#[cold]
-pub(crate) fn look_up(guest: &mut Guest<'_>) {
-    if let Some(Extern::Memory(memory)) = guest.get_export("memory") {
-        guest.data_mut().memory = Some(memory);
-    }
-}
 
 /// Memory and state at once. None: the guest has no memory that could be used.
 #[inline]

@@ -27,7 +27,6 @@ use std::fmt::Write as _;
 use outrider_plugin_api::LogLevel;
 use wasmtime::{Caller, Engine, Linker, bail};
 
-use crate::guest_memory;
 use crate::sequences;
 use crate::state::{Gate, State};
 
@@ -180,9 +179,6 @@ pub(crate) fn guarded(
     call: impl FnOnce(&mut Caller<'_, State>) -> wasmtime::Result<i32>,
 ) -> wasmtime::Result<i32> {
     let gate = caller.data().gate;
-    if gate.has(Gate::INSTANTIATING) {
-        guest_memory::look_up(caller);
-    }
     if gate.has(Gate::BEGINNING) || gate.has(Gate::ENDING) {
         sequences::follow(caller);
     }

@@ -7,12 +7,12 @@ use outrider_plugin_api::{Direction, HeaderMap, LogLevel, MetricId, OwnedHeaders
 use wasmtime::{Global, Memory, ResourceLimiter, TypedFunc};
 
 use crate::contexts::{Context, Contexts, Maps};
-use crate::engine::Patience;
 use crate::mailbox::Mailbox;
-use crate::memory::Lent;
+use crate::memory::{Lent, Watched};
 use crate::pairs::Writer;
 use crate::room::Asking;
 use crate::shared::{MetricNumbers, Shared};
+use crate::time::Time;
 
 /// Whether host functions take the short way, and if not, why.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,8 +29,6 @@ impl Gate {
     /// than it was seen in.
     pub(crate) const BEGINNING: Self = Self(8);
     pub(crate) const ENDING: Self = Self(16);
-    /// The guest is being instantiated: its start section may run, and its memory has not been looked up.
-    pub(crate) const INSTANTIATING: Self = Self(32);
 
     #[inline]
     pub(crate) fn is_open(self) -> bool {
@@ -99,8 +97,7 @@ pub(crate) enum MetricChange {
 #[derive(Debug)]
 pub(crate) struct Limits {
     budget: usize,
-    /// Bytes in use.
-    pub(crate) used: usize,
+    used: usize,
     /// The guest was refused more, since the present call began.
     pub(crate) refused: bool,
 }
@@ -108,13 +105,22 @@ pub(crate) struct Limits {
 /// More elements than this a guest's tables do not have: large Go programs use 200,000.
 const MOST_ELEMENTS: usize = 4_000_000;
 
+/// A memory of a page is not the guest's (`looks`).
+const NOT_ITS_OWN: usize = 64 * 1024;
+
 impl Limits {
     pub(crate) fn new(budget: usize) -> Self {
         Self {
-            budget,
+            budget: budget.saturating_add(NOT_ITS_OWN),
             used: 0,
             refused: false,
         }
+    }
+
+    /// Bytes in use by the guest.
+    #[inline]
+    pub(crate) fn used(&self) -> usize {
+        self.used.saturating_sub(NOT_ITS_OWN)
     }
 }
 
@@ -144,12 +150,13 @@ impl ResourceLimiter for Limits {
     }
 
     fn memories(&self) -> usize {
-        1
+        // One is not the guest's (`looks`).
+        2
     }
 
     fn tables(&self) -> usize {
-        // One is not the guest's (`room`).
-        17
+        // Two are not the guest's (`room`, `looks`).
+        18
     }
 }
 
@@ -159,8 +166,9 @@ pub(crate) struct State {
     pub(crate) lent: Lent,
     pub(crate) gate: Gate,
     pub(crate) limits: Limits,
-    /// What becomes of the call when its deadline has come.
-    pub(crate) patience: Patience,
+    /// The time that the call has, and what tells the guest to look at it.
+    pub(crate) time: Time,
+    pub(crate) watched: Watched,
     pub(crate) memory: Option<Memory>,
     pub(crate) allocate: Option<TypedFunc<i32, i32>>,
     /// How far a sequence of callbacks is.
@@ -226,7 +234,7 @@ const MOST_UNCOUNTED: usize = 4096;
 impl State {
     pub(crate) fn new(shared: Arc<Shared>) -> Self {
         let limits = Limits::new(shared.memory_budget);
-        let mut gate = Gate::INSTANTIATING;
+        let mut gate = Gate(0);
         if shared.options.trace {
             gate.set(Gate::TRACE);
         }
@@ -235,7 +243,8 @@ impl State {
             lent: Lent::default(),
             gate,
             limits,
-            patience: Patience::default(),
+            time: Time::default(),
+            watched: Watched::default(),
             memory: None,
             allocate: None,
             stage: None,

@@ -16,12 +16,12 @@ use wasmtime::{Store, TypedFunc, WasmParams, WasmResults};
 
 use crate::abi::Version;
 use crate::code::Code;
-use crate::engine::{self, Patience};
 use crate::exports::Exports;
 use crate::memory::{Loan, lend};
 use crate::shared::Shared;
 use crate::shared_data;
 use crate::state::{Gate, MetricChange, Moment, State};
+use crate::time;
 use crate::trouble::Trouble;
 use events::{abandoned, background, look, next_due, told};
 use phases::{Came, react};
@@ -79,11 +79,10 @@ impl Debug for Vm {
 /// A call begins whose budget is twice so many ticks.
 #[inline]
 fn begin(store: &mut Store<State>, half_ticks: u64) {
-    engine::begin();
-    store.set_epoch_deadline(half_ticks);
     let state = store.data_mut();
     state.limits.refused = false;
-    state.patience = Patience::new(half_ticks);
+    state.time.begin(half_ticks);
+    state.watched.take_back();
 }
 
 /// Calls a callback.
@@ -148,12 +147,11 @@ impl Vm {
         state.is_first_version = code.version == Version::V0_1_0;
         let mut store = Store::new(code.instances.module().engine(), state);
         store.limiter(|state| &mut state.limits);
-        store.epoch_deadline_callback(|mut store| store.data_mut().patience.at_deadline());
-        let call_ticks = engine::half_ticks(shared.time_budget);
-        let load_ticks = engine::half_ticks(shared.load_budget);
+        let call_ticks = time::half_ticks(shared.time_budget);
+        let load_ticks = time::half_ticks(shared.load_budget);
         begin(&mut store, load_ticks);
         let exports = lend(&mut store, loan, |store| start(code, store))?;
-        let first_memory = store.data().limits.used;
+        let first_memory = store.data().limits.used();
         Ok(Self {
             store,
             exports,
@@ -167,7 +165,7 @@ impl Vm {
 
     /// Bytes of memory in use.
     pub(crate) fn memory(&self) -> usize {
-        self.store.data().limits.used
+        self.store.data().limits.used()
     }
 
     /// How many streams it has.

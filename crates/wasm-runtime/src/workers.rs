@@ -264,7 +264,7 @@ impl Core {
     /// A guest failed: its VM is closed, another takes its place, and the stream's fault is told.
     #[cold]
     pub(crate) fn failed(&self, held: &mut Held, slot: Slot, trouble: &Trouble) -> Fault {
-        let message = trouble.message(&self.shared.file, self.shared.time_budget);
+        let message = self.message(trouble, self.shared.time_budget);
         let fault = Fault {
             cause: trouble.cause(),
             message: message.clone(),
@@ -350,10 +350,15 @@ impl Core {
         held.retire(old, self.most_retiring());
     }
 
+    /// What happened, for people; `budget` is what the call may have taken.
+    fn message(&self, trouble: &Trouble, budget: Duration) -> String {
+        trouble.message(&self.shared.file, budget, self.code.lines.as_ref())
+    }
+
     pub(crate) fn describe(&self, refusal: &Refusal) -> String {
         match refusal {
             Refusal::Refused(reason) => format!("{}: {reason}", self.shared.file),
-            Refusal::Failed(trouble) => trouble.message(&self.shared.file, self.shared.load_budget),
+            Refusal::Failed(trouble) => self.message(trouble, self.shared.load_budget),
         }
     }
 }

@@ -184,7 +184,7 @@ pub(crate) const WORKLOADS: [Workload; 7] = [
         shape: Shape::Browser,
         families: &[Family::Wasm],
         is_firewall: true,
-        divisor: 20,
+        divisor: 5,
         ..Workload::DEFAULT
     },
 ];

@@ -417,6 +417,20 @@ pub(super) fn guest(body: &str) -> Vec<u8> {
     wat::parse_str(format!("(module {PRELUDE} {body})")).unwrap()
 }
 
+/// The same with the text's lines, as those of a file.
+pub(super) fn guest_with_lines(file: &str, body: &str) -> Vec<u8> {
+    wat::Parser::new()
+        .generate_dwarf(wat::GenerateDwarf::Lines)
+        .parse_str(Some(file.as_ref()), format!("(module {PRELUDE} {body})"))
+        .unwrap()
+}
+
+/// In which line of its text a guest has something.
+pub(super) fn line_of(what: &str, body: &str) -> usize {
+    let before = format!("(module {PRELUDE} {body})");
+    1 + before.split(what).next().unwrap().matches('\n').count()
+}
+
 pub(super) fn source(module: &[u8]) -> WasmSource {
     WasmSource {
         name: "probe".to_owned(),

@@ -5,7 +5,9 @@ use std::time::{Duration, Instant};
 
 use outrider_plugin_api::{Cause, Decision, Phase, Slot, Wake};
 
-use super::fake::{FakeStream, Probe, clock, guest, load, probe, refused, source};
+use super::fake::{
+    FakeStream, Probe, clock, guest, guest_with_lines, line_of, load, probe, refused, source,
+};
 
 /// A guest that fails on streams whose request has `x-fail`, in the way that `wrong` says.
 fn failing(wrong: &str) -> String {
@@ -82,22 +84,96 @@ fn traps_end_their_stream_and_the_vm_is_replaced() {
     }
 }
 
+/// Functions that have no loop and do not end, or not soon.
+fn without_loops() -> String {
+    const DEPTH: usize = 60;
+    let twice: Vec<String> = (1..DEPTH)
+        .map(|number| {
+            let next = if number + 1 == DEPTH { "end".to_owned() } else { format!("{}", number + 1) };
+            format!(
+                "(func $twice{number} (param i32) (call $twice{next} (local.get 0)) (call $twice{next} (local.get 0)))"
+            )
+        })
+        .collect();
+    format!(
+        "(type $callback (func (param i32)))
+        (table 1 funcref) (elem (i32.const 0) func $wrong)
+        (func $in_turns (param i32) (return_call $wrong (local.get 0)))
+        {} (func $twiceend (param i32))
+        (func $twice (param i32) (call $twice1 (local.get 0)))",
+        twice.concat()
+    )
+}
+
 #[test]
 fn an_endless_loop_ends_within_the_time_budget() {
     for endless in [
         "(loop $again (br $again))",
+        // Without a loop: from tail to tail, in turns, and through the table.
+        "(return_call $wrong (local.get $id))",
+        "(return_call $in_turns (local.get $id))",
+        "(return_call_indirect (type $callback) (local.get $id) (i32.const 0))",
+        // As good as endless: each calls the next one twice.
+        "(call $twice (local.get $id))",
+        // Longer than a call may be, in the guest's own instructions for it.
+        "(loop $again (memory.fill (i32.const 1024) (i32.const 1) (i32.const 60000)) (br $again))",
         // Of Go's shape: there and back again.
         "(loop $again
            (block $b (block $a (br_table $a $b (local.get $id)))
              (local.set $id (i32.const 1)) (br $again))
            (local.set $id (i32.const 0)) (br $again))",
     ] {
-        let probe = probe(&failing(endless));
+        let probe = probe(&format!("{} {}", failing(endless), without_loops()));
         let began = Instant::now();
-        fails_alone(&probe, Cause::Time, &["time budget of 50 ms"]);
+        let place = "; in wrong, called by";
+        let names = if endless.starts_with("(loop") {
+            place
+        } else {
+            "; in "
+        };
+        fails_alone(&probe, Cause::Time, &["time budget of 50 ms", names]);
         let took = began.elapsed();
         assert!(took >= Duration::from_millis(50), "{took:?}");
         assert!(took < Duration::from_secs(20), "{took:?}");
+    }
+}
+
+#[test]
+fn an_endless_start_section_ends_too() {
+    let text = "(func $begin (loop $again (br $again))) (start $begin)";
+    let mut source = source(&guest(text));
+    source.time_budget = Duration::from_millis(10);
+    let refusal = load(source, "{}").unwrap_err().message;
+    for word in ["its start section", "time budget of 2000 ms; in begin"] {
+        assert!(refusal.contains(word), "{word}: {refusal}");
+    }
+}
+
+#[test]
+fn a_trap_tells_its_line_where_the_file_has_lines() {
+    // What is put before it moves it.
+    let wrong = "(loop $again (br_if $again (i32.eqz (local.get $id))))\n unreachable nop";
+    let body = failing(wrong);
+    let line = |what| line_of(what, &body);
+    let module = guest_with_lines("made/of.wat", &body);
+    let probe = load(source(&module), "{}").unwrap();
+    let place = format!(
+        "in wrong (made/of.wat:{}), called by",
+        line("unreachable nop")
+    );
+    let caller = format!("(made/of.wat:{})", line("(then (call $wrong"));
+    fails_alone(&probe, Cause::Error, &[&place, &caller]);
+}
+
+#[test]
+fn what_is_put_into_a_guest_is_out_of_its_reach() {
+    // The memory and the table that are added would have these numbers.
+    for body in [
+        "(func (i32.store8 1 (i32.const 0) (i32.const 0)))",
+        "(func (drop (table.size 0)))",
+    ] {
+        let refusal = load(source(&guest(body)), "{}").unwrap_err().message;
+        assert!(refusal.contains("cannot be compiled"), "{refusal}");
     }
 }
 

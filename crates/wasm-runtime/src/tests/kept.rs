@@ -119,7 +119,7 @@ fn code_of_another_engine_is_compiled_again() {
     let key = crate::compiled::key(engine, digest);
     let cache = crate::cache::Cache::open(&world.cache()).unwrap();
     let mut other = wasmtime::Config::new();
-    other.epoch_interruption(false);
+    other.epoch_interruption(true);
     let other = wasmtime::Engine::new(&other).unwrap();
     for code in [other.precompile_module(&module).unwrap(), b"text".to_vec()] {
         cache.put(&key, &code).unwrap();

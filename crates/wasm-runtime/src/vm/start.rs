@@ -1,14 +1,19 @@
 //! A guest's beginning, and its configurations.
 
-use wasmtime::Store;
+use wasmtime::{Caller, Func, Instance, Ref, Store, bail};
 
 use super::{Refusal, enter, small};
 use crate::code::Code;
 use crate::exports::Exports;
+use crate::looks;
+use crate::memory;
 use crate::room::Room;
 use crate::sequences::Sequences;
 use crate::state::{Gate, Moment, State};
 use crate::trouble::Trouble;
+
+/// What the guest had as its start section.
+const START_SECTION: &str = "its start section";
 
 /// Instantiates the guest and runs what it starts with.
 pub(super) fn start(code: &Code, store: &mut Store<State>) -> Result<Exports, Refusal> {
@@ -20,11 +25,18 @@ pub(super) fn start(code: &Code, store: &mut Store<State>) -> Result<Exports, Re
                 store.data().shared.memory_budget / (1024 * 1024)
             ));
         }
-        Refusal::Failed(Trouble::new("its start section", error, lacked_memory))
+        Refusal::Failed(Trouble::new("its beginning", error, lacked_memory))
     })?;
+    let memory = instance.get_memory(&mut *store, "memory");
+    store.data_mut().memory = memory;
+    watch(&instance, store).map_err(|error| Refusal::Refused(format!("{error:#}")))?;
+    if let Ok(start) = instance.get_typed_func::<(), ()>(&mut *store, looks::START) {
+        let started = start.call(&mut *store, ());
+        let lacked_memory = store.data().limits.refused;
+        started.map_err(|error| Trouble::new(START_SECTION, error, lacked_memory))?;
+    }
     let mut exports = Exports::find(&instance, store).map_err(Refusal::Refused)?;
     exports.sequences = Sequences::of(&exports, store);
-    let memory = instance.get_memory(&mut *store, "memory");
     let allocate = ["malloc", "proxy_on_memory_allocate"]
         .into_iter()
         .find_map(|name| instance.get_typed_func::<i32, i32>(&mut *store, name).ok());
@@ -32,9 +44,7 @@ pub(super) fn start(code: &Code, store: &mut Store<State>) -> Result<Exports, Re
         Room::open(room, store, *allocate.func());
     }
     let state = store.data_mut();
-    state.memory = memory;
     state.allocate = allocate;
-    state.gate.unset(Gate::INSTANTIATING);
     state.gate.set(Gate::STARTING);
     let started = run_start(&instance, store);
     store.data_mut().gate.unset(Gate::STARTING);
@@ -42,7 +52,25 @@ pub(super) fn start(code: &Code, store: &mut Store<State>) -> Result<Exports, Re
     Ok(exports)
 }
 
-fn run_start(instance: &wasmtime::Instance, store: &mut Store<State>) -> Result<(), Refusal> {
+/// From now on the guest looks at the time.
+fn watch(instance: &Instance, store: &mut Store<State>) -> wasmtime::Result<()> {
+    let look = Func::wrap(&mut *store, |mut guest: Caller<'_, State>| {
+        let state = guest.data_mut();
+        state.watched.take_back();
+        state.time.look()
+    });
+    let (Some(time), Some(table)) = (
+        instance.get_memory(&mut *store, looks::TIME),
+        instance.get_table(&mut *store, looks::LOOK),
+    ) else {
+        bail!("its code was not compiled here");
+    };
+    table.set(&mut *store, 0, Ref::Func(Some(look)))?;
+    memory::watch(store, time);
+    Ok(())
+}
+
+fn run_start(instance: &Instance, store: &mut Store<State>) -> Result<(), Refusal> {
     let mut call = |name: &'static str| -> Result<bool, Refusal> {
         let Some(function) = instance.get_func(&mut *store, name) else {
             return Ok(false);

@@ -14,9 +14,9 @@ use outrider_plugin_api::LogLevel;
 
 use super::spare::MOST_MAKERS;
 use super::{Core, Held, WorkerVm};
-use crate::engine;
 use crate::memory::Loan;
 use crate::reaper;
+use crate::time::time_run;
 use crate::trouble::Trouble;
 use crate::vm::{Configuration, Refusal, Vm};
 
@@ -27,9 +27,9 @@ const HEAVY: Duration = Duration::from_millis(50);
 
 /// How long `run` takes this thread: time in which others run does not count.
 pub(crate) fn taking<T>(run: impl FnOnce() -> T) -> (T, Duration) {
-    let (begun, cpu) = (Instant::now(), engine::time_run());
+    let (begun, cpu) = (Instant::now(), time_run());
     let result = run();
-    let run_for = engine::time_run()
+    let run_for = time_run()
         .zip(cpu)
         .map(|(end, begin)| Duration::from_nanos(end.saturating_sub(begin)));
     let passed = begun.elapsed();

@@ -148,6 +148,17 @@ fn gap(family: Family, instructions: &Instructions, name: &str) -> Option<String
             ratio(judged.ratio),
             number(added - limit),
         );
+        let rust = instructions
+            .find(name, target.of)
+            .and_then(|ours| instructions.added_part(ours, Part::Module));
+        if let Some(rust) = rust {
+            let _ = write!(
+                text,
+                "Without any of the module's own Rust it would be {} ({}). ",
+                number(added - rust),
+                ratio((added - rust) / instructions.added(name, target.compared_with)?),
+            );
+        }
     }
     if let (Some(ours), Some(native)) = (
         instructions.find(name, family.first()),
