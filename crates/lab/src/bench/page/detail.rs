@@ -46,6 +46,9 @@ which the second table of each workload takes apart, with all that is called fro
             page.push_str(super::wasm::CORAZA);
         }
     }
+    if family == Family::Wasm {
+        page.push_str(&super::wasm::left(instructions));
+    }
     page
 }
 

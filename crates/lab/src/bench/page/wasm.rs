@@ -2,10 +2,11 @@
 
 use std::fmt::Write as _;
 
-use super::super::mechanism::{Guest, Mechanism};
-use super::super::report::{Held, Memory, Ready};
-use super::super::workload::BODY_BYTES;
-use super::text::{Table, memory as kibibytes};
+use super::super::mechanism::{Family, Guest, Mechanism};
+use super::super::profile::Part;
+use super::super::report::{Held, Instructions, Judged, Memory, Ready};
+use super::super::workload::{BODY_BYTES, WORKLOADS};
+use super::text::{Table, memory as kibibytes, number};
 
 /// What a start with a large module, compiled before, may take beyond one without, in milliseconds.
 const READY_LIMIT: f64 = 50.0;
@@ -38,6 +39,74 @@ kept within it by Cranelift in any case.
 One run of Go's garbage collector takes as much as some eight such requests, so the number depends on how many fall among those that are
 counted: by some 5 %.
 ";
+
+/// How often a guest is entered for a request without a body of its own: for its context and the request's headers,
+/// the response's headers, the response's body, and its end.
+const ENTRIES: f64 = 4.0;
+/// Instructions of an entry in Wasmtime's public interface, and in what it needs of the C library. Counted by hand, from
+/// the functions of a run for no-op (`--functions`).
+const ENTRY: f64 = 227.0;
+
+/// What is left for Outrider's own code by targets that are not met.
+pub(super) fn left(instructions: &Instructions) -> String {
+    let head = [
+        "workload, guest",
+        "the target",
+        "Envoy's part",
+        "the guest's own code",
+        "entries",
+        "left for Outrider",
+        "its Rust now",
+    ];
+    let mut table = Table::new(head.map(str::to_owned).to_vec());
+    for judged in instructions.judged(Family::Wasm) {
+        if let Some(row) = row_of_what_is_left(instructions, &judged) {
+            table.row(row);
+        }
+    }
+    let idle = instructions
+        .find("no plugin", Mechanism::OutriderRust)
+        .and_then(|counted| instructions.added_part(counted, Part::Module));
+    let (false, Some(idle)) = (table.is_empty(), idle) else {
+        return String::new();
+    };
+    format!(
+        "
+### What targets leave
+
+Of a target that is not met, much is spent before Outrider has done anything: what Envoy does for having a filter and for
+what is asked of it, the guest's own code as Cranelift compiles it, and entering the guest. Wasmtime's public interface and its
+thread-local state take {ENTRY:.0} instructions for an entry (`TypedFunc::call` 131, `tls_get` and `tls_set` 52, `__tls_get_addr` 44), and a
+request is {ENTRIES:.0} of them for each plugin. Without any plugin, Outrider's own Rust takes {} for a request.
+
+{}",
+        number(idle),
+        table.markdown()
+    )
+}
+
+fn row_of_what_is_left(instructions: &Instructions, judged: &Judged) -> Option<Vec<String>> {
+    let target = judged.target;
+    let workload = WORKLOADS.iter().find(|one| one.name == target.workload)?;
+    if judged.is_met() || workload.is_firewall {
+        return None;
+    }
+    let counted = instructions.find(target.workload, target.of)?;
+    let part = |part| instructions.added_part(counted, part);
+    let limit = target.limit * instructions.added(target.workload, target.compared_with)?;
+    let envoy = part(Part::Envoy)? + part(Part::Allocator)?;
+    let guest = part(Part::Compiled)?;
+    let entries = ENTRY * ENTRIES * workload.copies as f64;
+    Some(vec![
+        format!("{}, {}", target.workload, target.of.title()),
+        number(limit),
+        number(envoy),
+        number(guest),
+        number(entries),
+        number(limit - envoy - guest - entries),
+        number(part(Part::Module)?),
+    ])
+}
 
 /// What VMs take.
 pub(super) fn memory(memory: &Memory) -> String {
