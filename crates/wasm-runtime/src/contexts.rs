@@ -220,6 +220,15 @@ impl Contexts {
         self.ticks = self.roots.iter().any(|root| root.tick > 0);
     }
 
+    /// Takes the exchanges out that a root has under way without a stream, but for those that are only checked.
+    pub(crate) fn take_exchanges(&mut self, root: u32) -> Vec<Callout> {
+        let is_it = |callout: &mut Callout| {
+            let grpc = callout.grpc.as_ref();
+            callout.root == root && grpc.is_some_and(|grpc| grpc.handle.is_some())
+        };
+        self.callouts.extract_if(.., is_it).collect()
+    }
+
     pub(crate) fn remove_root(&mut self, id: u32) {
         self.roots.retain(|root| root.id != id);
         self.note_ticks();

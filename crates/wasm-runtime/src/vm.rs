@@ -24,6 +24,7 @@ use crate::state::{Gate, MetricChange, Moment, State};
 use crate::time;
 use crate::trouble::Trouble;
 use events::{abandoned, background, look, next_due, told};
+use exchanges::end_exchanges;
 use phases::{Came, react};
 use start::{configure_root, start};
 
@@ -276,6 +277,7 @@ impl Vm {
         let exports = &self.exports;
         begin(&mut self.store, self.call_ticks);
         lend(&mut self.store, loan, |store| {
+            end_exchanges(store, exports, root)?;
             let state = store.data_mut();
             state.effective = root;
             state.root = root;

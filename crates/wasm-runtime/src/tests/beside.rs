@@ -352,7 +352,13 @@ fn a_root_s_grpc_needs_no_stream() {
     let other = world.probe.plugin.configure(&config, &mut metrics);
     world.call();
     assert_eq!(sent().len(), 2);
+    let mut streams = std::mem::take(&mut *world.background.streams.lock().unwrap());
     drop(other);
-    world.call();
+    // Both are told of before the root's end, and are not when their own end comes.
+    assert_eq!(world.call().0, ["14", "14"]);
     assert_eq!(sent(), ["reset", "reset"]);
+    for told in &mut streams {
+        told(HttpStreamEvent::Failed(CalloutFailure::Reset));
+    }
+    assert_eq!(world.call().0, [""; 0]);
 }

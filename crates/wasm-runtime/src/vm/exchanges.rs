@@ -179,6 +179,25 @@ fn grpc_data(
     }
 }
 
+/// A root is over: it is told that nothing comes of its exchanges that are under way. That each of them has ended
+/// comes as well, sooner or later than this, and finds nobody then.
+pub(super) fn end_exchanges(
+    store: &mut Store<State>,
+    exports: &Exports,
+    root: u32,
+) -> Result<(), Trouble> {
+    for callout in store.data_mut().contexts.take_exchanges(root) {
+        if let Some(grpc) = &callout.grpc {
+            let failure = Failure {
+                code: grpc::code::UNAVAILABLE,
+                message: "the configuration is over".to_owned(),
+            };
+            grpc_done(store, exports, &callout, grpc.kind, None, failure)?;
+        }
+    }
+    Ok(())
+}
+
 /// An exchange is over.
 pub(super) fn grpc_done(
     store: &mut Store<State>,
