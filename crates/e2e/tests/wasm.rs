@@ -10,6 +10,8 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use outrider_e2e::{Gateway, GatewayOptions, Guest, REFUSAL, Verdict, inline_lua, outrider};
@@ -395,6 +397,7 @@ async fn a_trap_costs_one_stream_and_names_the_place() {
     // Every hundredth request of a connection traps, for as long as the load goes on. The VM that it ends in
     // is gone, and with it the state of other streams under way in it: they fail for a cause of their own,
     // for which this plugin's policy is to go on.
+    let passed = Arc::new(AtomicU64::new(0));
     let traps = |turn: Turn| (turn.request + 6 * turn.connection as u64) % 100 == 99;
     let load = SteadyPlan::new(gateway.http2(), 16, Request::get("/"))
         .requests(move |turn| {
@@ -403,12 +406,17 @@ async fn a_trap_costs_one_stream_and_names_the_place() {
                 .header("x-mood", mood)
                 .timeout(SOON)
         })
-        .check(move |turn, response| {
-            let expected = if traps(turn) { 500 } else { 200 };
-            if response.status == expected {
-                Ok(())
-            } else {
-                Err(format!("status {}, not {expected}", response.status))
+        .check({
+            let passed = Arc::clone(&passed);
+            move |turn, response| match (traps(turn), response.status) {
+                (true, 500) | (false, 200) => Ok(()),
+                // Four in a row by chance, and none in between that went well: the VM is not replaced at once, and
+                // for a moment the policy lets all streams pass.
+                (true, 200) => {
+                    passed.fetch_add(1, Ordering::Relaxed);
+                    Ok(())
+                }
+                (_, status) => Err(format!("status {status}")),
             }
         })
         .start()
@@ -459,6 +467,11 @@ async fn a_trap_costs_one_stream_and_names_the_place() {
         .unwrap();
     let lost: u64 = lost.values().sum();
     assert!(lost < 16 * traps, "{lost} streams of others");
+    let passed = passed.load(Ordering::Relaxed);
+    assert!(
+        passed <= lost && passed <= traps / 50,
+        "{passed} of {traps} did not trap"
+    );
     let response = gateway.send(Request::get("/status/200")).await.unwrap();
     assert_eq!(header(&response, "x-revision"), "1");
     world.gateway.stop().unwrap();
