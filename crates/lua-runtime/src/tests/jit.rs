@@ -42,7 +42,13 @@ impl Report {
 
     fn check(&self, body: &str) {
         assert!(self.made > 0, "{body}: no trace was made: {self:?}");
-        assert_eq!(self.notes, [""; 0], "{body}");
+        // A trace may begin within a function that is called, and be given up as that returns: LuaJIT counts what is
+        // hot by addresses, of which two may share a counter. Another begins elsewhere then.
+        let notes = self.notes.iter();
+        let notes: Vec<_> = notes
+            .filter(|note| !note.contains("return to a lower frame"))
+            .collect();
+        assert_eq!(notes, [""; 0], "{body}");
     }
 }
 
