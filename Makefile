@@ -27,7 +27,7 @@ test: test-tools build plugins-rust envoy ## Format check, lints, and every test
 	@$(CARGO) clippy --locked --release --quiet --target wasm32-wasip1 --target-dir $(TARGET)/plugins/rust \
 	    --manifest-path plugins/rust/Cargo.toml -- -D warnings
 	$(call step,'tests')
-	@$(CARGO) test --locked --workspace
+	@$(CARGO) test --locked --workspace --no-fail-fast
 	@printf '\nnot built, and not tested: the plugins in plugins/{go,assemblyscript,cpp}; make test-plugins does both\n'
 
 test-plugins: build plugins envoy ## Build the Wasm plugins of every language, and Coraza, and run their cases, without Envoy and on it
@@ -42,7 +42,7 @@ soak: release envoy-release ## Load mixed faults for ten minutes (SOAK_SECONDS=6
 
 soak-traps: build envoy ## Have a Wasm plugin trap at every 100th request, at full load, for a minute (TRAPS_SECONDS=600)
 	$(call step,'soak (traps)')
-	@TRAPS_SECONDS=$(or $(TRAPS_SECONDS),60) cargo test --locked -p outrider-e2e --test wasm -- --nocapture a_trap_costs_one_stream
+	@TRAPS_SECONDS=$(or $(TRAPS_SECONDS),60) $(CARGO) test --locked -p outrider-e2e --test wasm -- --nocapture a_trap_costs_one_stream
 
 fuzz: tools ## Call host functions from Wasm with random arguments (FUZZ_SECONDS=600), and keep what is answered anew
 	$(call step,'fuzz')
