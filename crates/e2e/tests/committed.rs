@@ -28,7 +28,7 @@ fn committed() -> Vec<Committed> {
         .args(["ls-files", "--stage", "-z"])
         .current_dir(root())
         .output()
-        .expect("`git` runs; this test reads the list of committed files from it");
+        .unwrap_or_else(|error| panic!("this test reads the committed files from git: {error}"));
     assert!(
         output.status.success(),
         "`git ls-files` failed; run this test in a clone: {}",
@@ -78,12 +78,16 @@ fn link_problem(path: &Path) -> Option<String> {
             target.display()
         ));
     }
-    let mut depth = path.components().count() as isize - 1;
+    let mut depth = path.components().count() - 1;
     for part in target.components() {
-        depth += if part == Component::ParentDir { -1 } else { 1 };
-        if depth < 0 {
+        let Some(next) = (if part == Component::ParentDir {
+            depth.checked_sub(1)
+        } else {
+            Some(depth + 1)
+        }) else {
             return Some(format!("{} leads out of the repository", path.display()));
-        }
+        };
+        depth = next;
     }
     let leads_nowhere = !root().join(path).exists();
     leads_nowhere.then(|| {
@@ -132,7 +136,7 @@ fn committed_files_name_no_path_of_a_machine() {
     let pattern = machine_path();
     let mut problems = Vec::new();
     for file in committed().iter().filter(|file| !file.is_link) {
-        // A file that is deleted and not yet committed so is none of the next commit's.
+        // A deleted file stays in the index until the deletion is staged.
         let Ok(content) = fs::read(root().join(&file.path)) else {
             continue;
         };
