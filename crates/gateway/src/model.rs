@@ -258,6 +258,9 @@ pub(crate) struct Causes {
     /// It failed so often that it is not called for a while: its circuit is open.
     #[serde(default)]
     pub(crate) circuit: Field<FailureAction>,
+    /// It used more CPU of this worker than its share, or all plugins together did.
+    #[serde(default)]
+    pub(crate) share: Field<FailureAction>,
 }
 
 /// When a plugin's circuit opens, and for how long. While it is open, streams get the failure policy

@@ -180,15 +180,16 @@ async fn soak(
     let stats = stats(&admin)?;
     for (route, counts, summary) in routes {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let errors: BTreeMap<String, u64> = ["error", "time", "memory", "unavailable", "circuit"]
-            .into_iter()
-            .map(|cause| {
-                (
-                    cause.to_owned(),
-                    value(&stats, route.name, &format!("errors.{cause}")),
-                )
-            })
-            .collect();
+        let errors: BTreeMap<String, u64> =
+            ["error", "time", "memory", "unavailable", "circuit", "share"]
+                .into_iter()
+                .map(|cause| {
+                    (
+                        cause.to_owned(),
+                        value(&stats, route.name, &format!("errors.{cause}")),
+                    )
+                })
+                .collect();
         report.add(RouteReport {
             name: route.name.to_owned(),
             what: route.what.to_owned(),

@@ -7,7 +7,7 @@ use crate::last_fault::LastFaults;
 use crate::phase::Phase;
 
 /// How many causes there are.
-pub(crate) const CAUSES: usize = 5;
+pub(crate) const CAUSES: usize = 6;
 
 /// Why a plugin failed on a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -22,6 +22,8 @@ pub enum Cause {
     Unavailable,
     /// It failed so often that it is not called for a while.
     Circuit,
+    /// The plugin, or all plugins together, used more CPU of this worker than their share.
+    Share,
 }
 
 impl Cause {
@@ -32,6 +34,7 @@ impl Cause {
         Self::Memory,
         Self::Unavailable,
         Self::Circuit,
+        Self::Share,
     ];
 
     /// The cause's word in statistics, response-code details and configuration.
@@ -42,6 +45,7 @@ impl Cause {
             Self::Memory => "memory",
             Self::Unavailable => "unavailable",
             Self::Circuit => "circuit",
+            Self::Share => "share",
         }
     }
 
@@ -59,6 +63,7 @@ impl Cause {
             Self::Memory => 2,
             Self::Unavailable => 3,
             Self::Circuit => 4,
+            Self::Share => 5,
         }
     }
 }

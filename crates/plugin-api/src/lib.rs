@@ -50,7 +50,7 @@ pub use plugin::{
     Audience, Call, ConfigPlace, ConfiguredPlugin, Decision, Interest, LoadError, Pause, Plugin,
     Reaction, Reply, ScopedConfig, Slot,
 };
-pub use run::{ChainRun, Effects, Verdict};
+pub use run::{ChainRun, Effects, SHARE_PATIENCE, Verdict};
 pub use status::{PluginStatus, VmStatus};
 pub use stream::{
     BodyError, FilterStateError, FilterStateKind, LogLevel, OverrideHostError,

@@ -2,6 +2,7 @@
 
 use std::fmt::Debug;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::callout::{Wake, WakeId};
 use crate::failure::Fault;
@@ -259,6 +260,15 @@ pub trait ConfiguredPlugin: Send + Sync + Debug {
         _stream: &mut dyn Stream,
     ) -> Result<Reaction, Fault> {
         Ok(Reaction::default())
+    }
+
+    /// Returns how long a call has to wait until the plugin may use this worker's CPU again, or `None` if it
+    /// may run now. The chain asks before each call of a handler, and delays the call; after
+    /// [`SHARE_PATIENCE`](crate::SHARE_PATIENCE) the stream gets the failure policy for
+    /// [`Cause::Share`](crate::Cause::Share). Before a callout's answer or a timer is delivered, the host asks
+    /// ([`ChainRun::wait_for_share`](crate::ChainRun::wait_for_share)).
+    fn wait_for_share(&self, _worker: usize) -> Option<Duration> {
+        None
     }
 
     /// Another scope has this configuration, too, from now on; none: one that is no place. Called on the main

@@ -20,9 +20,13 @@ mod advance;
 mod breaker;
 mod call;
 mod flow;
+mod share;
+#[cfg(test)]
+mod tests;
 mod wake;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use smallvec::SmallVec;
 
@@ -36,6 +40,8 @@ use crate::view::{Window, lengths};
 use crate::waits::Waits;
 use call::{count_calls, release};
 use flow::{Flow, Progress};
+
+pub use share::SHARE_PATIENCE;
 
 /// What becomes of the headers, chunk or trailers that the run was given.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -81,6 +87,8 @@ struct LinkState {
     failed: bool,
     /// How many of its calls are to be counted.
     calls: u32,
+    /// How long its calls on this stream have waited for their share of CPU.
+    waited: Duration,
 }
 
 /// One stream in a chain.

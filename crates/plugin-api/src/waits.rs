@@ -67,6 +67,12 @@ impl Waits {
             .any(|one| one.link == link && !one.forgotten)
     }
 
+    /// Returns the link that an event will be delivered to, or `None` if no plugin waits for it.
+    pub(crate) fn owner(&self, id: WakeId) -> Option<usize> {
+        let found = self.list.iter().find(|one| one.id == id && !one.forgotten);
+        found.map(|one| one.link)
+    }
+
     /// Who is told of an event, if it is one that somebody started and still wants. What is over with it
     /// leaves the list.
     pub(crate) fn starter(&mut self, wake: &Wake<'_>) -> Option<Starter> {

@@ -24,6 +24,8 @@ pub enum Cause {
     Unavailable,
     /// It failed so often that it is not called for a while: its circuit is open.
     Circuit,
+    /// It used more CPU of this worker than its share, or all plugins together did.
+    Share,
 }
 
 /// What a stream gets when a plugin fails on it.
@@ -84,7 +86,7 @@ struct FailurePolicyLong {
     #[serde(default = "internal_server_error")]
     #[schemars(range(min = 200, max = 599))]
     status: u16,
-    /// By cause: `error`, `time`, `memory`, `unavailable`, `circuit`.
+    /// By cause: `error`, `time`, `memory`, `unavailable`, `circuit`, `share`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     causes: BTreeMap<Cause, FailureAction>,
 }

@@ -300,6 +300,7 @@ fn failure_policy(policy: &formats::FailurePolicy) -> FailurePolicy {
             Cause::Memory => formats::Cause::Memory,
             Cause::Unavailable => formats::Cause::Unavailable,
             Cause::Circuit => formats::Cause::Circuit,
+            Cause::Share => formats::Cause::Share,
         };
         match policy.action(cause) {
             formats::FailureAction::Open => FailureAction::Open,

@@ -181,6 +181,7 @@ fn failure_policy(field: &Field<Shape<FailureAction, FailureForm>>) -> Option<Fa
                     (Cause::Memory, &causes.memory),
                     (Cause::Unavailable, &causes.unavailable),
                     (Cause::Circuit, &causes.circuit),
+                    (Cause::Share, &causes.share),
                 ]
                 .into_iter()
                 .filter_map(|(cause, action)| Some((cause, *action.value()?)))

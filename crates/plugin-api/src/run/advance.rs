@@ -125,6 +125,7 @@ impl ChainRun {
         let suspended = self.flow(direction).suspended;
         if let Some((_, task)) = suspended.filter(|(waits, _)| *waits == position) {
             self.flow_mut(direction).suspended = None;
+            self.drop_share_wait(direction, host);
             self.complete(direction, position, task, Step::Done, host);
             return;
         }

@@ -1,7 +1,8 @@
 //! Calling one link: what it is shown, what its answer means, and what its failure policy makes of a
 //! failure.
 
-use super::flow::{Flow, Task};
+use super::flow::{DelayedCall, Flow, Task};
+use super::share::{over_share, share_of};
 use super::{ChainRun, Effects, LinkState, breaker};
 use crate::call_times::Stopwatch;
 use crate::callout::Wake;
@@ -38,6 +39,17 @@ pub(super) enum Action<'a> {
     Resume(Wake<'a>),
 }
 
+impl Action<'_> {
+    /// Returns the call to make later, or `None` if it delivers bytes that only live now.
+    fn delayed(&self) -> Option<DelayedCall> {
+        match self {
+            Self::Call(call) => Some(DelayedCall::Handler(*call)),
+            Self::Resume(Wake::Body) => Some(DelayedCall::ResumeWithBody),
+            Self::Resume(_) => None,
+        }
+    }
+}
+
 impl ChainRun {
     /// Calls or resumes a link, and applies its failure policy when it fails.
     pub(super) fn invoke<H: Host>(
@@ -63,8 +75,7 @@ impl ChainRun {
             length,
             collected,
         });
-        let phase = task.phase(direction);
-        let outcome = match self.enter(direction, index, phase, &mut body, action, host) {
+        let outcome = match self.enter(direction, index, task, &mut body, action, host) {
             Ok(outcome) => outcome,
             Err(step) => return step,
         };
@@ -84,7 +95,7 @@ impl ChainRun {
         host: &mut H,
     ) -> Step {
         let action = Action::Call(call);
-        match self.enter(direction, index, call.phase, &mut None, action, host) {
+        match self.enter(direction, index, Task::Headers, &mut None, action, host) {
             Ok(Ok(Decision::Continue)) => Step::Done,
             Ok(outcome) => self.came_to(direction, index, Task::Headers, outcome, host),
             Err(step) => step,
@@ -109,7 +120,7 @@ impl ChainRun {
             collected: self.flow(direction).collected,
         });
         let action = Action::Call(call);
-        let outcome = match self.enter(direction, index, call.phase, &mut body, action, host) {
+        let outcome = match self.enter(direction, index, Task::Chunk, &mut body, action, host) {
             Ok(outcome) => outcome,
             Err(step) => return (step, window),
         };
@@ -134,7 +145,7 @@ impl ChainRun {
         &mut self,
         direction: Direction,
         index: usize,
-        phase: Phase,
+        task: Task,
         body: &mut Option<BodyView>,
         action: Action<'_>,
         host: &mut H,
@@ -159,6 +170,11 @@ impl ChainRun {
         }
         if breaker::is_refused(link, state, host) {
             return Err(self.turn_away(direction, index, Cause::Circuit, host));
+        }
+        if let Some(wait) = share_of(link, host.worker())
+            && let Some(call) = action.delayed()
+        {
+            return Err(self.delay_call(direction, index, task, call, wait, host));
         }
         let outcome = match &link.plugin {
             None => Err(Fault {
@@ -188,7 +204,7 @@ impl ChainRun {
                         plugin.resume(&mut state.slot, direction, wake, &mut view)
                     }
                 };
-                watch.stop(phase, view.host);
+                watch.stop(task.phase(direction), view.host);
                 *body = view.body;
                 outcome
             }
@@ -312,7 +328,8 @@ impl ChainRun {
         let waits = flow.suspended.is_some_and(|(at, _)| at == position)
             || flow.is_held_by(position)
             || flow.kept_by(position).is_some();
-        if flow.finished || !waits {
+        let is_called = self.states.get(index).is_some_and(|state| !state.out);
+        if flow.finished || !waits || (is_called && flow.share_wait.is_some()) {
             return;
         }
         self.let_go(direction, position, host);
@@ -362,6 +379,7 @@ impl ChainRun {
         }
         self.request.finished = true;
         self.request.suspended = None;
+        self.request.share_wait = None;
         let response_is_untouched = !self.response.headers_seen && !self.response.finished;
         let is_answered = reply.audience != Audience::Nobody;
         if direction == Direction::Request && response_is_untouched && is_answered {
@@ -396,6 +414,11 @@ impl ChainRun {
             return;
         };
         if !link.interest.log || breaker::is_refused(link, state, host) {
+            breaker::over(link, state, host);
+            return;
+        }
+        if share_of(link, host.worker()).is_some() {
+            report(link, Phase::Log, &over_share(), host);
             breaker::over(link, state, host);
             return;
         }

@@ -3,6 +3,7 @@
 use smallvec::SmallVec;
 
 use crate::phase::{Direction, Phase};
+use crate::plugin::Call;
 use crate::view::Window;
 
 /// What a link is doing, or was doing when it paused.
@@ -53,6 +54,24 @@ pub(super) struct Kept {
     pub(super) start: usize,
 }
 
+/// A call that is delayed until its plugin may use CPU again.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ShareWait {
+    pub(super) timer: u64,
+    /// When the wait began, by [`crate::Host::monotonic_nanos`].
+    pub(super) since: u64,
+    pub(super) call: DelayedCall,
+}
+
+/// The call to make when the wait is over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum DelayedCall {
+    /// A handler.
+    Handler(Call),
+    /// A handler that paused for the whole body.
+    ResumeWithBody,
+}
+
 /// A part of a body on its way.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Chunk {
@@ -99,6 +118,8 @@ pub(super) struct Flow {
     /// The position that gets the trailers next, once they have come.
     pub(super) trailers: Option<usize>,
     pub(super) suspended: Option<(usize, Task)>,
+    /// The suspended call has not begun: it waits for its plugin's share of CPU.
+    pub(super) share_wait: Option<ShareWait>,
     /// The proxy collects the body: what is held back may not grow beyond its limit.
     pub(super) collected: bool,
     /// Nothing more of this direction goes on.

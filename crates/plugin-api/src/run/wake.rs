@@ -14,6 +14,9 @@ impl ChainRun {
     /// Something has come of what a plugin started. It goes on with the call that waits for it, if one does;
     /// otherwise the plugin is told. What nobody started, or nobody wants any more, is passed over.
     pub fn on_wake<H: Host>(&mut self, wake: Wake<'_>, host: &mut H) -> Effects {
+        if let Some(direction) = self.share_timer(&wake) {
+            return self.retry_call(direction, host);
+        }
         let Some(starter) = self.waits.starter(&wake).filter(|_| !self.logged) else {
             return Effects::default();
         };
@@ -35,7 +38,9 @@ impl ChainRun {
         let slot = self.states.get(starter.link)?.slot;
         let direction = plugin.waits_in(slot, wake.id()?, starter.direction, host.worker())?;
         let flow = self.flow(direction);
-        let (position, _) = flow.suspended.filter(|_| !flow.finished)?;
+        let (position, _) = flow
+            .suspended
+            .filter(|_| !flow.finished && flow.share_wait.is_none())?;
         (self.link_at(direction, position) == starter.link).then_some(direction)
     }
 

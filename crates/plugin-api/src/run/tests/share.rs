@@ -1,0 +1,116 @@
+//! Calls that wait for their plugin's share of CPU.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use super::wire::{Asked, Wire, link_with_share, streaming, whole};
+use crate::{Cause, Decision, Direction, FailureAction, Interest, Link, Phase, SHARE_PATIENCE};
+
+const HEADERS: &[(&str, &str)] = &[(":method", "POST"), (":path", "/")];
+
+/// A plugin that is over its share for the first questions, and the number of its calls.
+fn busy(times: u64, action: FailureAction, interest: Interest) -> (Link, Arc<AtomicU64>) {
+    let calls = Arc::new(AtomicU64::new(0));
+    let counted = Arc::clone(&calls);
+    let questions = AtomicU64::new(0);
+    let share = move || {
+        let asked = questions.fetch_add(1, Ordering::Relaxed);
+        (asked < times).then_some(Duration::from_millis(30))
+    };
+    let link = link_with_share(action, interest, share, move |asked, stream| {
+        counted.fetch_add(1, Ordering::Relaxed);
+        if let Asked::Call(call) = asked
+            && call.phase == Phase::RequestHeaders
+        {
+            stream.set_header(crate::HeaderMap::RequestHeaders, b"x-seen", b"yes");
+        }
+        Ok(Decision::Continue)
+    });
+    (link, calls)
+}
+
+#[test]
+fn call_over_share_is_delayed_and_then_made() {
+    for interest in [streaming(), whole()] {
+        let (link, calls) = busy(2, FailureAction::Closed, interest);
+        let mut wire = Wire::new(vec![link]);
+        wire.headers(Direction::Request, HEADERS, false);
+        assert_eq!(wire.sent(Direction::Request).headers, None);
+        wire.body(Direction::Request, b"hello", true);
+        assert_eq!(calls.load(Ordering::Relaxed), 0);
+        assert!(wire.fire());
+        assert_eq!(calls.load(Ordering::Relaxed), 0);
+        assert!(wire.fire());
+        assert_eq!(calls.load(Ordering::Relaxed), 2);
+        let sent = wire.sent(Direction::Request);
+        assert_eq!(sent.header("x-seen"), Some("yes"));
+        assert_eq!(sent.body, b"hello");
+        assert!(sent.ended);
+        assert!(!wire.fire());
+        assert_eq!(wire.host.faults, []);
+    }
+}
+
+#[test]
+fn call_over_share_for_too_long_gets_the_failure_policy() {
+    for (action, passes) in [(FailureAction::Open, true), (FailureAction::Closed, false)] {
+        let (link, calls) = busy(u64::MAX, action, streaming());
+        let circuit = Arc::clone(&link.circuit);
+        let mut wire = Wire::new(vec![link]);
+        wire.headers(Direction::Request, HEADERS, true);
+        while wire.fire() {}
+        assert_eq!(u128::from(wire.host.nanos), SHARE_PATIENCE.as_nanos());
+        assert_eq!(calls.load(Ordering::Relaxed), 0);
+        assert_eq!(wire.host.faults.len(), 1);
+        assert_eq!(wire.host.faults[0].2.cause, Cause::Share);
+        assert_eq!(wire.sent(Direction::Request).ended, passes);
+        let details = wire.reply.as_ref().map(|reply| reply.details.as_str());
+        assert_eq!(details, (!passes).then_some("outrider.p.share"));
+        assert_eq!(circuit.status().failures, 0);
+        wire.log();
+    }
+}
+
+#[test]
+fn patience_is_for_all_calls_of_one_plugin_on_one_stream() {
+    // Over the share at every other question: each call waits once.
+    let asked = AtomicU64::new(0);
+    let share = move || {
+        let odd = asked.fetch_add(1, Ordering::Relaxed).is_multiple_of(2);
+        odd.then_some(Duration::from_millis(50))
+    };
+    let link = link_with_share(FailureAction::Closed, streaming(), share, |_, _| {
+        Ok(Decision::Continue)
+    });
+    let mut wire = Wire::new(vec![link]);
+    wire.headers(Direction::Request, HEADERS, false);
+    while wire.fire() {}
+    for _ in 0..3 {
+        wire.body(Direction::Request, b"x", false);
+        while wire.fire() {}
+        assert_eq!(wire.reply, None);
+    }
+    wire.body(Direction::Request, b"x", false);
+    while wire.fire() {}
+    assert!(wire.reply.is_some());
+}
+
+#[test]
+fn log_call_over_share_is_skipped_and_counted() {
+    let (link, calls) = busy(
+        u64::MAX,
+        FailureAction::Closed,
+        Interest {
+            log: true,
+            ..Interest::default()
+        },
+    );
+    let errors = link.metrics.errors[Cause::Share.index()].map(|id| u64::from(id.0));
+    let mut wire = Wire::new(vec![link]);
+    wire.headers(Direction::Request, HEADERS, true);
+    wire.log();
+    assert_eq!(calls.load(Ordering::Relaxed), 0);
+    assert_eq!(wire.host.metrics.get(&errors.unwrap()), Some(&1));
+    assert!(wire.host.timers.is_empty());
+}
