@@ -117,6 +117,7 @@ fn load(
                 response_body: mode(entry.body.response()),
                 time_budget: Duration::from_millis(u64::from(entry.budgets.time_ms)),
                 memory_budget: entry.budgets.memory_mib as usize * 1024 * 1024,
+                share: 100,
                 log_folder: None,
             },
             WORKERS,

@@ -20,7 +20,8 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
     ("yaml", &["plugin-formats"]),
     ("envoy-abi", &["plugin-api"]),
     ("signatures", &[]),
-    ("lua-runtime", &["plugin-api", "signatures"]),
+    ("vm-pool", &["plugin-api"]),
+    ("lua-runtime", &["plugin-api", "signatures", "vm-pool"]),
     ("wasm-runtime", &["plugin-api", "signatures"]),
     (
         "envoy-module",
@@ -29,6 +30,7 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
             "plugin-formats",
             "envoy-abi",
             "lua-runtime",
+            "vm-pool",
             "wasm-runtime",
         ],
     ),

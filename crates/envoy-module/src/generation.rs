@@ -8,12 +8,12 @@ use std::time::SystemTime;
 use outrider_envoy_abi::{FilterConfig, MetricTable, RouteConfig};
 use outrider_plugin_api::{Chain, ConfigPlace, Link, Plugin};
 use outrider_plugin_formats::{self as formats, Group, PluginEntry, PluginTime, RoutePlugin};
+use outrider_vm_pool::drop_later;
 use serde_json::Value;
 
 use crate::document::Refusal;
 use crate::metrics::Table;
 use crate::plugin::{self, CodeKey, GenerationPlugin, Place};
-use crate::reaper;
 use crate::registry::Filter;
 use crate::route::{self, Route};
 
@@ -226,7 +226,7 @@ impl Drop for Generation {
     /// The last stream of a generation ends on a worker, and closing VMs takes time.
     fn drop(&mut self) {
         if let Some(core) = self.core.take() {
-            reaper::bury(core);
+            drop_later(core);
         }
     }
 }

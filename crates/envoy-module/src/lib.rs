@@ -11,7 +11,6 @@ mod last_faults;
 mod merge;
 mod metrics;
 mod plugin;
-mod reaper;
 mod registry;
 mod route;
 mod source;

@@ -8,9 +8,9 @@ use std::time::Duration;
 use outrider_envoy_abi::EnvoyBackground;
 use outrider_lua_runtime as lua_runtime;
 use outrider_plugin_api::{
-    BodyMode, CallTimes, Cause, Circuit, ConfigPlace, ConfiguredPlugin, FailureAction,
-    FailureLogHandle, FailurePolicy, FaultLog, Interest, Link, LinkMetrics, LoadError, Plugin,
-    PluginStatus, ScopedConfig,
+    BodyMode, CallTimes, Cause, Circuit, ConfigPlace, ConfiguredPlugin, DEFAULT_SHARE,
+    FailureAction, FailureLogHandle, FailurePolicy, FaultLog, Interest, Link, LinkMetrics,
+    LoadError, Plugin, PluginStatus, ScopedConfig,
 };
 use outrider_plugin_formats::{self as formats, PluginEntry, PluginTime, Runtime};
 use outrider_wasm_runtime as wasm_runtime;
@@ -74,6 +74,7 @@ pub(crate) fn load(entry: &PluginEntry, place: &Place) -> Result<Arc<dyn Plugin>
                 response_body: mode(entry.body.response()),
                 time_budget: Duration::from_millis(u64::from(entry.budgets.time_ms)),
                 memory_budget: entry.budgets.memory_mib as usize * 1024 * 1024,
+                share: DEFAULT_SHARE,
                 log_folder: place.log_folder.clone(),
             };
             Ok(lua_runtime::load(source, place.workers, &mut Definer)?)

@@ -11,12 +11,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use outrider_envoy_abi::{ConfigContext, FilterConfig, RouteConfig, log};
 use outrider_plugin_api::{LogLevel, Plugin};
 use outrider_plugin_formats as formats;
+use outrider_vm_pool::drop_later;
 
 use crate::document::{Refusal, read};
 use crate::generation::{Code, Core, Generation};
 use crate::metrics::Table;
 use crate::plugin::CodeKey;
-use crate::reaper;
 use crate::route::{Resolved, Route};
 
 /// What lives, by filter name.
@@ -142,7 +142,7 @@ impl Registry {
         for code in running.iter().filter_map(Weak::upgrade) {
             code.background(worker);
             if Arc::strong_count(&code) == 1 {
-                reaper::bury(code);
+                drop_later(code);
             }
         }
     }
@@ -171,7 +171,7 @@ impl Registry {
         Ok(route)
     }
 
-    /// What lives, by filter name. Whoever asks gives the cores to the reaper afterwards: one of them
+    /// What lives, by filter name. Whoever asks gives the cores to the drop queue afterwards: one of them
     /// may have lost its last stream meanwhile.
     pub(crate) fn living(&self) -> Vec<Living> {
         let filters: Vec<(String, Arc<Filter>)> = locked(&self.filters)

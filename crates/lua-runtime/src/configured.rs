@@ -149,7 +149,12 @@ impl LuaConfigured {
     fn failed(&self, held: &mut Held, error: LuaError, stream: &dyn Stream) -> Fault {
         let cause = match error.kind {
             LuaErrorKind::Error => Cause::Error,
-            LuaErrorKind::Time => Cause::Time,
+            LuaErrorKind::Time => {
+                if held.is_unusable() {
+                    let _ = self.core.replace(held, stream.unix_millis());
+                }
+                Cause::Time
+            }
             LuaErrorKind::Memory => {
                 // Where that fails, the next call says so, or tries again.
                 let _ = self.core.replace(held, stream.unix_millis());
@@ -222,7 +227,7 @@ impl LuaConfigured {
 
     #[cold]
     fn make_ready(&self, held: &mut Held, stream: &dyn Stream) -> Result<(), Fault> {
-        if held.vm.is_none()
+        if (held.vm.is_none() || held.is_unusable())
             && let Err(reason) = self.core.replace(held, stream.unix_millis())
         {
             return Err(unavailable(&format!(

@@ -1,6 +1,6 @@
 //! Everything that touches LuaJIT's C interface, and all of this crate's `unsafe`.
 //!
-//! What leaves this module is safe to use: [`State`] is one VM, [`Watch`] its time budget. Not here:
+//! What leaves this module is safe to use: [`State`] is one VM with its budgets. Not here:
 //! what a plugin, a handler or a configuration is.
 //!
 //! The traps:
@@ -24,4 +24,3 @@ pub(crate) use priority::lower_thread_priority;
 pub(crate) use state::{
     Context, Entry, LuaError, LuaErrorKind, Outcome, Started, State, Step, Thread, place_of,
 };
-pub(crate) use watch::{Sight, Watch};

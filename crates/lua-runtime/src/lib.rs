@@ -16,14 +16,12 @@ mod outcomes;
 mod patterns;
 mod plugin;
 mod query;
-mod reaper;
 mod schema;
 mod shared;
 mod source;
 mod store;
 mod streams;
 mod vm;
-mod watchdog;
 
 use std::sync::Arc;
 

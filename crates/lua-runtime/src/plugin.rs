@@ -9,11 +9,11 @@ use outrider_plugin_api::{
     BodyMode, ConfiguredPlugin, Interest, LoadError, MetricKind, Metrics, Plugin, PluginStatus,
     ScopedConfig, VmStatus,
 };
+use outrider_vm_pool::{RestartBackoff, ShareAccount, drop_later, start_drop_queue};
 
 use crate::configured::LuaConfigured;
 use crate::ffi::{LuaError, LuaErrorKind};
 use crate::file_log::FileLog;
-use crate::reaper;
 use crate::schema::Schemas;
 use crate::shared::Shared;
 use crate::source::LuaSource;
@@ -64,7 +64,7 @@ impl WorkerVm {
             vm: Mutex::new(Held {
                 vm: Some(vm),
                 generation: 0,
-                repair: Repair::default(),
+                backoff: RestartBackoff::new(0, FIRST_PAUSE, LONGEST_PAUSE),
                 seen: Arc::clone(&seen),
             }),
             released: Mutex::default(),
@@ -80,34 +80,22 @@ pub(crate) struct Held {
     /// None when the one that was there is of no use any more and no other could be made yet.
     pub(crate) vm: Option<Vm>,
     generation: u32,
-    repair: Repair,
+    backoff: RestartBackoff,
     seen: Arc<Seen>,
 }
 
-/// When a VM that could not be replaced is tried again.
-#[derive(Debug, Default)]
-struct Repair {
-    /// How often it failed since a VM was there.
-    failures: u32,
-    /// When it failed last, in milliseconds since the Unix epoch.
-    failed_at: u64,
-    /// Why it failed last.
-    reason: String,
-}
-
-/// After the first failure a replacement is tried again when this is over, in milliseconds.
-const FIRST_PAUSE: u64 = 100;
-/// Each failure doubles the pause, up to this, in milliseconds.
-const LONGEST_PAUSE: u64 = 30_000;
-
-impl Repair {
-    fn is_due(&self, now: u64) -> bool {
-        let doublings = self.failures.saturating_sub(1).min(16);
-        let pause = (FIRST_PAUSE << doublings).min(LONGEST_PAUSE);
-        // A clock that was set back must not put the next attempt off for long.
-        self.failures == 0 || now < self.failed_at || now - self.failed_at >= pause
+impl Held {
+    /// Whether the VM that is there is not to be used again (see [`crate::ffi::State::unusable`]).
+    pub(crate) fn is_unusable(&self) -> bool {
+        self.vm
+            .as_ref()
+            .is_some_and(|vm| vm.state.unusable().is_some())
     }
 }
+
+/// After the first failure a replacement is tried again when this is over; each further failure doubles it.
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
 /// What a plugin's configurations share.
 #[derive(Debug)]
@@ -135,7 +123,9 @@ impl Core {
                 // A panic left the VM in a state that nobody knows: another takes its place.
                 own.vm.clear_poison();
                 let mut held = poisoned.into_inner();
-                held.vm = None;
+                if let Some(broken) = held.vm.take() {
+                    drop_later(broken);
+                }
                 held
             }
             Err(TryLockError::WouldBlock) => return None,
@@ -167,8 +157,11 @@ impl Core {
     /// ago. `now` is in milliseconds since the Unix epoch. If no VM is there afterwards, the answer
     /// says why.
     pub(crate) fn replace(&self, held: &mut Held, now: u64) -> Result<(), String> {
-        held.vm = None;
-        if held.repair.is_due(now) {
+        if let Some(old) = held.vm.take() {
+            drop_later(old);
+        }
+        let now = Duration::from_millis(now);
+        if held.backoff.is_due(now) {
             held.generation = held.generation.wrapping_add(1);
             match Vm::new(&self.shared, self.memory_budget, held.generation, None) {
                 Ok((vm, _)) => {
@@ -178,27 +171,25 @@ impl Core {
                         trouble: None,
                     };
                     held.vm = Some(vm);
-                    held.repair = Repair::default();
+                    held.backoff.clear();
                     return Ok(());
                 }
                 Err(error) => {
-                    held.repair.failures = held.repair.failures.saturating_add(1);
-                    held.repair.failed_at = now;
-                    held.repair.reason = load_message(&error);
+                    held.backoff.note(now, load_message(&error));
                     *held.seen.now() = SeenVm {
                         memory: None,
-                        trouble: Some(held.repair.reason.clone()),
+                        trouble: Some(held.backoff.reason().to_owned()),
                     };
                 }
             }
         }
-        Err(held.repair.reason.clone())
+        Err(held.backoff.reason().to_owned())
     }
 }
 
 impl Drop for Core {
     fn drop(&mut self) {
-        reaper::bury(std::mem::take(&mut self.workers));
+        drop_later(std::mem::take(&mut self.workers));
     }
 }
 
@@ -240,11 +231,13 @@ impl LuaPlugin {
             response_body,
             time_budget,
             memory_budget,
+            share,
             log_folder,
         } = source;
-        reaper::start();
+        start_drop_queue();
         let file_log = log_folder.map(|log| FileLog::new(&log, &plugin));
-        let shared = Arc::new(Shared::new(plugin, folder, entry, files, file_log));
+        let account = ShareAccount::of(&plugin, share, workers);
+        let shared = Arc::new(Shared::new(plugin, folder, entry, files, file_log, account));
         if shared.file_log.is_some()
             && let Some(dropped) = metrics.define(
                 MetricKind::Counter,
@@ -402,25 +395,5 @@ fn interest(
         response_body: body(4, response_body),
         response_trailers: has(5),
         log: has(6),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn repairs_are_tried_at_growing_distances() {
-        let mut repair = Repair::default();
-        assert!(repair.is_due(0));
-        for (failures, pause) in [(1, 100), (2, 200), (3, 400), (9, 25_600), (10, 30_000)] {
-            repair.failures = failures;
-            repair.failed_at = 1_000_000;
-            assert!(!repair.is_due(1_000_000 + pause - 1), "{failures}");
-            assert!(repair.is_due(1_000_000 + pause), "{failures}");
-        }
-        repair.failures = u32::MAX;
-        assert!(repair.is_due(1_030_000));
-        assert!(repair.is_due(999_999), "the clock was set back");
     }
 }

@@ -1,9 +1,10 @@
 //! What the VMs of one plugin version have in common.
 
 use std::collections::BTreeMap;
-use std::sync::{OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
 use outrider_plugin_api::{MetricId, MetricKind, Metrics};
+use outrider_vm_pool::ShareAccount;
 
 use crate::file_log::FileLog;
 use crate::store::Store;
@@ -19,6 +20,8 @@ pub(crate) struct Shared {
     /// Counts the lines that the file lost.
     pub(crate) filelog_dropped: OnceLock<MetricId>,
     pub(crate) store: Store,
+    /// The plugin's CPU share; none: it is not limited.
+    pub(crate) account: Option<Arc<ShareAccount>>,
     // Written while the plugin loads and a configuration is checked; read when a name is looked up,
     // which plugins do once.
     metrics: RwLock<BTreeMap<(MetricKind, String), MetricId>>,
@@ -31,6 +34,7 @@ impl Shared {
         entry: String,
         files: BTreeMap<String, String>,
         file_log: Option<FileLog>,
+        account: Option<Arc<ShareAccount>>,
     ) -> Self {
         Self {
             plugin,
@@ -40,6 +44,7 @@ impl Shared {
             file_log,
             filelog_dropped: OnceLock::new(),
             store: Store::new(),
+            account,
             metrics: RwLock::default(),
         }
     }

@@ -25,6 +25,8 @@ pub struct LuaSource {
     pub time_budget: Duration,
     /// How many bytes each VM may allocate.
     pub memory_budget: usize,
+    /// How much of one worker's CPU time the plugin may use over a short window, in per cent; 100: any.
+    pub share: u32,
     /// Where `envoy.filelog` writes `<plugin>.log`. None: it writes to the proxy's log.
     pub log_folder: Option<PathBuf>,
 }

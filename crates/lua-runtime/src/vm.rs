@@ -77,7 +77,7 @@ impl Vm {
     /// Whether the configuration was the last that was taken in or asked for.
     #[inline]
     pub(crate) fn is_configured(&self, documents: &Documents) -> bool {
-        self.latest == documents.id
+        self.latest == documents.id && self.state.unusable().is_none()
     }
 
     /// Takes a configuration in, unless it is there.

@@ -47,8 +47,8 @@ pub use metric::{MetricId, MetricKind, Metrics};
 pub use owned::{OwnedHeaders, OwnedHttpStreamEvent, lend_headers, own_headers};
 pub use phase::{BodyMode, Direction, HeaderMap, Phase};
 pub use plugin::{
-    Audience, Call, ConfigPlace, ConfiguredPlugin, Decision, Interest, LoadError, Pause, Plugin,
-    Reaction, Reply, ScopedConfig, Slot,
+    Audience, Call, ConfigPlace, ConfiguredPlugin, DEFAULT_SHARE, Decision, Interest, LoadError,
+    Pause, Plugin, Reaction, Reply, ScopedConfig, Slot,
 };
 pub use run::{ChainRun, Effects, SHARE_PATIENCE, Verdict};
 pub use status::{PluginStatus, VmStatus};

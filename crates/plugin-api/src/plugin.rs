@@ -185,6 +185,10 @@ pub struct LoadError {
     pub message: String,
 }
 
+/// Per cent of one worker's CPU time that a plugin may use over a short window, unless `budgets.share` says
+/// otherwise.
+pub const DEFAULT_SHARE: u32 = 20;
+
 /// One version of a plugin: its code, loaded and compiled, with a VM for each worker.
 pub trait Plugin: Send + Sync + Debug {
     /// Which phases it handles.

@@ -5,6 +5,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use outrider_plugin_api::{Cause, CircuitStatus, LastFault, VmStatus};
 use outrider_plugin_formats::{PluginTime, Runtime};
+use outrider_vm_pool::drop_later;
 use serde::Serialize;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
@@ -13,7 +14,7 @@ use crate::generation::Core;
 use crate::metrics::NAMES;
 use crate::plugin::GenerationPlugin;
 use crate::registry::{Living, Registry};
-use crate::{circuits, last_faults, reaper};
+use crate::{circuits, last_faults};
 
 /// Everything.
 #[derive(Debug, PartialEq, Eq, Serialize)]
@@ -162,7 +163,7 @@ impl State {
             });
             let plugins = core.plugins().map(|plugin| of(&filter, &core, plugin));
             self.plugins.extend(plugins);
-            reaper::bury(core);
+            drop_later(core);
         }
     }
 }

@@ -241,7 +241,7 @@ fn what_lives_is_gathered() {
     }
     let gone = Arc::downgrade(&old);
     drop(old);
-    // The page gave its own hold on it to the reaper.
+    // The page gave its own hold on it to the drop queue.
     let deadline = Instant::now() + Duration::from_secs(10);
     while gone.strong_count() > 0 {
         assert!(Instant::now() < deadline, "the page keeps a generation");

@@ -6,6 +6,7 @@
 
 mod boot;
 mod errors;
+mod overrun;
 
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
@@ -20,7 +21,6 @@ use super::memory::Memory;
 use super::watch::Watch;
 use crate::shared::Shared;
 use crate::streams::Streams;
-use crate::watchdog;
 use boot::{Boot, boot, random_seed};
 use errors::HELPER_BUDGET;
 pub(crate) use errors::{LuaError, LuaErrorKind, place_of};
@@ -121,6 +121,8 @@ pub(crate) struct State {
     entries: [c_int; ENTRIES],
     handlers: [c_int; HANDLERS],
     collected: usize,
+    /// Why the VM is not to be used again.
+    unusable: Option<&'static str>,
 }
 
 // SAFETY: a VM is bound to no thread, and `&mut` is needed to run it. The addresses that it holds
@@ -156,7 +158,7 @@ impl State {
         }
         // SAFETY: the VM is live, new, and closed only in `drop`, which uninstalls first.
         let memory = unsafe { Memory::install(lua, memory_budget) };
-        let watch = Arc::new(Watch::new(lua));
+        let watch = Arc::new(Watch::new(lua, shared.account.clone()));
         let call = CallState::new(shared, streams, Arc::clone(&watch), memory_budget);
         let call = Box::into_raw(call);
         let mut state = Self {
@@ -167,6 +169,7 @@ impl State {
             entries: [0; ENTRIES],
             handlers: [0; HANDLERS],
             collected: 0,
+            unusable: None,
         };
         let mut boot_data = Boot {
             call,
@@ -191,7 +194,7 @@ impl State {
         }
         state.entries = boot_data.entries;
         state.handlers = boot_data.handlers;
-        watchdog::register(&state.watch);
+        state.watch.register();
         Ok(state)
     }
 
@@ -237,7 +240,7 @@ impl State {
         } else {
             0
         };
-        watchdog::begin(&self.watch, budget);
+        self.watch.begin(budget);
         // SAFETY: the stack of the VM's main thread is empty here and has room for 20 values; pushing
         // numbers and reading the registry do not allocate; the call is protected.
         let status = unsafe {
@@ -248,6 +251,7 @@ impl State {
             mlua_sys::lua_pcall(lua, count(numbers.len()), results, 0)
         };
         let over = self.watch.end();
+        self.note_overrun(over);
         let call = self.call_state();
         call.clear();
         let results = std::mem::take(&mut call.results);
@@ -385,11 +389,13 @@ impl State {
         }
         call.slot = context.slot;
         call.pending = Pending::Nothing;
-        watchdog::begin(&self.watch, context.budget);
+        self.watch.begin(context.budget);
         // SAFETY: the thread is free with a function and its arguments on its stack, or it yielded;
         // resuming is itself a protected call.
         let status = unsafe { mlua_sys::lua_resume_(thread.lua, arguments) };
-        let in_time = self.watch.end().is_ok();
+        let over = self.watch.end();
+        let in_time = over.is_ok();
+        self.note_overrun(over);
         let call = self.call_state();
         let wake_taken = call.wake.is_none();
         call.clear();

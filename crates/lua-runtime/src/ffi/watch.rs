@@ -1,70 +1,45 @@
-//! The time budget of one VM: who may set the hook that ends an overdue call, and when.
+//! The time budget of one VM: how the watchdog ends an overdue call of Lua.
 //!
-//! The worker says when a call begins and how long it may run, and when it is over. The
-//! watchdog, on its own thread, looks at that ([`Watch::look`]) and sets a count hook on a VM whose
-//! time is up. At the next instruction the hook makes the coroutine yield, which no `pcall` catches;
-//! where it cannot yield (in a callback of a C function, or while a plugin loads) it raises an error
-//! instead, there and at each instruction after it, until control is back in the host. LuaJIT is built with `LUAJIT_ENABLE_CHECKHOOK`, else
-//! compiled loops would not see the hook.
+//! The watchdog ([`outrider_vm_pool::CallSlot`]) sets a count hook on a VM whose call is overdue. At the next
+//! instruction the hook makes the coroutine yield, which no `pcall` catches; where it cannot yield (in a
+//! callback of a C function, or while a plugin loads) it raises an error instead, there and at each
+//! instruction after it, until control is back in the host. LuaJIT is built with
+//! `LUAJIT_ENABLE_CHECKHOOK`, else compiled loops would not see the hook.
 //!
-//! Time is what the worker's thread ran, not what went by on the wall: a thread that a busy machine
-//! does not let run must not cost a stream its plugin. Reading that clock takes a system call, so only
-//! the watchdog does it, from the moment in which it first sees a call.
+//! The trap: `lua_sethook` writes the VM's hook mask and dispatch tables without any synchronisation, and the
+//! watchdog calls it while the worker runs the VM. Three things may go wrong, and each has its remedy:
 //!
-//! The worker reads no clock at all: it numbers its calls, and a call's time begins when the watchdog
-//! first sees its number.
+//! - The worker changes the hook mask at the same time (it enters or leaves a hook, or a protected call
+//!   restores the mask), and the hook is lost. The watchdog sets it again at each tick until the call ends.
+//! - Both write the dispatch tables at the same time, which are then those of a VM without hooks. Every
+//!   sixteenth time the watchdog takes the hook off first, which has LuaJIT write the tables anew; not each
+//!   time, as the plugin runs free in between.
+//! - The tables or the mask are left in a state in which the next hook would not be called. After each
+//!   overdue call the worker, alone with the VM, takes the hook off and sets it again, and
+//!   `State::check_hook` tries whether it is called. If it is not, the VM is not used again.
 //!
-//! The trap is a call that ends in the moment in which the watchdog finds it overdue. The call's number
-//! decides: the watchdog may touch the VM only if it has changed the number to `OVERDUE`, and the
-//! worker, finding `OVERDUE` at the end of a call, takes the lock that the watchdog holds meanwhile.
+//! Every store is of one aligned word, and the tables hold addresses of LuaJIT's own code only, so a torn
+//! table never leads anywhere but to the next instruction with or without a look at the hook.
 //!
 //! What a hook cannot end: functions that run in C for long without an instruction of Lua in between.
 //! Those in which the work grows faster than what they are given are the SDK's own (`strings.lua`,
-//! `sandbox.lua`); the host's ask [`Watch::is_overdue`]. The memory budget bounds the others.
+//! `sandbox.lua`); the host's ask [`Watch::is_overdue`]. The memory budget bounds the others; a VM in which
+//! one runs on for [late](outrider_vm_pool::Overrun::is_late) is not used again.
 
+use std::cell::Cell;
 use std::ffi::c_int;
-use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::Arc;
+use std::time::Duration;
 
 use mlua_sys::{lua_Debug, lua_State};
+use outrider_vm_pool::{CallSlot, Interrupt, NO_CLOCK, Overrun, ShareAccount, ThreadClock};
 
-const IDLE: u64 = 0;
-const OVERDUE: u64 = u64::MAX;
-
-/// A call ended because its time was over.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct OverBudget;
-
-/// What the watchdog knows about one VM.
+/// CPU clocks of threads, by `pthread_getcpuclockid`.
 #[derive(Debug)]
-pub(crate) struct Watch {
-    /// The number of the call that runs, or `IDLE`, or `OVERDUE`.
-    call: AtomicU64,
-    /// The number of the last call; the worker's own.
-    last: AtomicU64,
-    /// How long the call may run, in nanoseconds.
-    budget: AtomicU64,
-    /// The clock of the thread that the call runs on.
-    clock: AtomicI32,
-    hook: Mutex<Hook>,
-    lua: *mut lua_State,
-}
-
-/// What the watchdog keeps of the call that it saw last.
-#[derive(Debug, Default)]
-struct Hook {
-    /// How often the hook of the overdue call was set.
-    times: u32,
-    /// The call's number.
-    call: u64,
-    /// When it was first seen, in nanoseconds of the watchdog's clock.
-    seen: u64,
-    /// How long its thread had run when it was first seen; none: nobody knows.
-    ran: Option<u64>,
-}
+struct PosixClock;
 
 thread_local! {
-    /// The clock that tells other threads how long this one has run.
+    /// The clock id of this thread.
     static CLOCK: libc::clockid_t = {
         let mut clock = NO_CLOCK;
         // SAFETY: a thread may ask for its own clock; the answer goes where `clock` is.
@@ -73,151 +48,150 @@ thread_local! {
     };
 }
 
-/// No thread's clock.
-const NO_CLOCK: libc::clockid_t = -1;
-
-/// How long the thread of a clock has run, in nanoseconds; none when it is gone.
-fn running_time(clock: libc::clockid_t) -> Option<u64> {
-    let mut time = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    // SAFETY: the answer goes where `time` is; a clock that is none is an error.
-    let result = unsafe { libc::clock_gettime(clock, &raw mut time) };
-    if clock == NO_CLOCK || result != 0 {
-        return None;
+impl ThreadClock for PosixClock {
+    #[inline]
+    fn this_thread(&self) -> i32 {
+        CLOCK.with(|clock| *clock)
     }
-    let seconds = u64::try_from(time.tv_sec).ok()?;
-    Some(seconds * 1_000_000_000 + u64::try_from(time.tv_nsec).ok()?)
+
+    fn cpu_time(&self, clock: i32) -> Option<u64> {
+        if clock == NO_CLOCK {
+            return None;
+        }
+        let mut time = libc::timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
+        // SAFETY: the answer goes where `time` is; a clock of a thread that has ended is an error.
+        let result = unsafe { libc::clock_gettime(clock, &raw mut time) };
+        if result != 0 {
+            return None;
+        }
+        let seconds = u64::try_from(time.tv_sec).ok()?;
+        Some(seconds * 1_000_000_000 + u64::try_from(time.tv_nsec).ok()?)
+    }
 }
 
-// SAFETY: `lua` is used by another thread only in `look`, only while the call is `OVERDUE`, that
-// is while it runs in the VM, and only for `lua_sethook`, which LuaJIT allows at any time.
-unsafe impl Send for Watch {}
+/// The hook of one VM, as the watchdog sets it.
+#[derive(Debug)]
+struct Hook {
+    lua: *mut lua_State,
+}
+
+// SAFETY: `lua` is used by another thread only in `interrupt`, that is while a call runs in the VM, and only
+// for `lua_sethook`; the module's notes say what may come of it.
+unsafe impl Send for Hook {}
 // SAFETY: as above.
+unsafe impl Sync for Hook {}
+
+impl Interrupt for Hook {
+    fn interrupt(&self, attempt: u32) {
+        if self.lua.is_null() {
+            // A watch of tests, without a VM.
+            return;
+        }
+        // SAFETY: the call that runs has not ended: its end waits for the lock under which this is called.
+        unsafe {
+            if attempt % 16 == 15 {
+                set_hook(self.lua, None);
+            }
+            set_hook(self.lua, Some(interrupt));
+        }
+    }
+}
+
+/// The call slot of one VM, and its hook.
+#[derive(Debug)]
+pub(crate) struct Watch {
+    slot: Arc<CallSlot>,
+    lua: *mut lua_State,
+}
+
+// SAFETY: `lua` is used in `end` only, on the thread that uses the VM.
+unsafe impl Send for Watch {}
+// SAFETY: as above; nothing of the VM is used but by that thread.
 unsafe impl Sync for Watch {}
 
-/// What [`Watch::look`] saw.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Sight {
-    /// No call runs.
-    Idle,
-    /// A call runs.
-    Busy,
-}
-
 impl Watch {
-    pub(super) fn new(lua: *mut lua_State) -> Self {
+    pub(super) fn new(lua: *mut lua_State, account: Option<Arc<ShareAccount>>) -> Self {
         Self {
-            call: AtomicU64::new(IDLE),
-            last: AtomicU64::new(IDLE),
-            budget: AtomicU64::new(0),
-            clock: AtomicI32::new(NO_CLOCK),
-            hook: Mutex::default(),
+            slot: Arc::new(CallSlot::new(Box::new(Hook { lua }), &PosixClock, account)),
             lua,
         }
     }
 
-    /// A call begins on this thread that may run for `budget` nanoseconds.
-    #[inline]
-    pub(crate) fn begin(&self, budget: u64) {
-        // At one a nanosecond, numbers last for five centuries.
-        let call = self.last.load(Ordering::Relaxed) + 1;
-        self.last.store(call, Ordering::Relaxed);
-        self.budget.store(budget, Ordering::Relaxed);
-        self.clock
-            .store(CLOCK.with(|clock| *clock), Ordering::Relaxed);
-        // SeqCst: the watchdog, before it sleeps, says so and then looks at the calls; a worker sets
-        // its call and then looks whether it sleeps. One of them sees the other.
-        self.call.store(call, Ordering::SeqCst);
+    /// Has the watchdog look at the VM.
+    pub(super) fn register(&self) {
+        self.slot.register();
     }
 
-    /// The call is over; only its own thread says so.
+    /// The slot of the VM's calls.
+    pub(super) fn slot(&self) -> &Arc<CallSlot> {
+        &self.slot
+    }
+
+    /// Begins a call on this thread that may use `budget` of CPU time.
     #[inline]
-    pub(crate) fn end(&self) -> Result<(), OverBudget> {
-        if self.call.swap(IDLE, Ordering::AcqRel) != OVERDUE {
-            return Ok(());
+    pub(super) fn begin(&self, budget: Duration) {
+        self.slot.begin(budget);
+    }
+
+    /// Ends the call.
+    ///
+    /// # Errors
+    /// Its time budget was used up.
+    #[inline]
+    pub(super) fn end(&self) -> Result<(), Overrun> {
+        match self.slot.end() {
+            Ok(()) => Ok(()),
+            Err(overrun) => {
+                self.clear_hook();
+                Err(overrun)
+            }
         }
-        self.end_overdue()
     }
 
     #[cold]
-    fn end_overdue(&self) -> Result<(), OverBudget> {
-        let mut hook = self.hook.lock().unwrap_or_else(PoisonError::into_inner);
-        hook.times = 0;
-        // SAFETY: this thread is the one that uses the VM, and the watchdog, which might have been
-        // setting the hook, has let go of the lock. Setting it first has LuaJIT write its dispatch
-        // tables anew, in case that both changed them at once.
+    fn clear_hook(&self) {
+        if self.lua.is_null() {
+            return;
+        }
+        // SAFETY: this thread is the one that uses the VM, and its call is over, so the watchdog leaves it
+        // alone. Setting the hook first has LuaJIT write its dispatch tables anew, in case that both
+        // threads changed them at once.
         unsafe {
             set_hook(self.lua, Some(interrupt));
             set_hook(self.lua, None);
         }
-        Err(OverBudget)
     }
 
-    /// Whether the call that runs has used up its time; asked by what runs for long in the host.
+    /// Whether the call that runs is over its budget; asked by host functions that run for long.
     pub(super) fn is_overdue(&self) -> bool {
-        self.call.load(Ordering::Relaxed) == OVERDUE
+        self.slot.is_overdue()
     }
+}
 
-    /// Whether no call runs.
-    pub(crate) fn is_idle(&self) -> bool {
-        self.call.load(Ordering::SeqCst) == IDLE
-    }
+thread_local! {
+    static PROBED: Cell<bool> = const { Cell::new(false) };
+}
 
-    /// Looks at the VM, and interrupts its call if it has run for its budget. `now` is in nanoseconds
-    /// of the watchdog's clock.
-    pub(crate) fn look(&self, now: u64) -> Sight {
-        let call = self.call.load(Ordering::SeqCst);
-        if call == IDLE {
-            return Sight::Idle;
-        }
-        let mut hook = self.hook.lock().unwrap_or_else(PoisonError::into_inner);
-        if call != OVERDUE && !self.is_over_time(&mut hook, call, now) {
-            return Sight::Busy;
-        }
-        let claimed = call == OVERDUE && self.call.load(Ordering::SeqCst) == OVERDUE
-            || self
-                .call
-                .compare_exchange(call, OVERDUE, Ordering::SeqCst, Ordering::SeqCst)
-                .is_ok();
-        if claimed {
-            // SAFETY: the call is OVERDUE, so the call has not ended: its end waits for the lock.
-            // Hooks may be set from any thread at any time.
-            unsafe {
-                // The worker may have been changing the dispatch tables at the same time, and the hook
-                // may be lost: it is set again each time, and now and then taken off before that,
-                // which makes LuaJIT write the tables anew. Not each time, as the plugin runs free in
-                // between.
-                if hook.times % 16 == 15 {
-                    set_hook(self.lua, None);
-                }
-                set_hook(self.lua, Some(interrupt));
-            }
-            hook.times = hook.times.wrapping_add(1);
-        }
-        Sight::Busy
-    }
+/// Whether a hook is called while `run` runs some instructions in the VM.
+///
+/// # Safety
+/// `lua` is live, no call of it runs, and `run` lets no error out.
+pub(super) unsafe fn hook_fires(lua: *mut lua_State, run: impl FnOnce()) -> bool {
+    PROBED.set(false);
+    // SAFETY: by contract; the hook sets a flag.
+    unsafe { set_hook(lua, Some(probe)) };
+    run();
+    // SAFETY: as above.
+    unsafe { set_hook(lua, None) };
+    PROBED.get()
+}
 
-    /// Whether the call with this number has run for its budget. A call that began meanwhile may lend
-    /// its clock or its budget to this question; it has another number, so no harm comes of it.
-    fn is_over_time(&self, hook: &mut Hook, call: u64, now: u64) -> bool {
-        let clock = self.clock.load(Ordering::Relaxed);
-        let budget = self.budget.load(Ordering::Relaxed);
-        if hook.call != call {
-            hook.call = call;
-            hook.seen = now;
-            hook.ran = running_time(clock);
-        }
-        if now.saturating_sub(hook.seen) < budget {
-            return false;
-        }
-        match (hook.ran, running_time(clock)) {
-            (Some(then), Some(now)) => now.saturating_sub(then) >= budget,
-            // Without the thread's clock, the wall's has to do.
-            _ => true,
-        }
-    }
+/// Notes that a hook was called.
+unsafe extern "C-unwind" fn probe(_: *mut lua_State, _: *mut lua_Debug) {
+    PROBED.set(true);
 }
 
 unsafe extern "C-unwind" {
@@ -260,33 +234,50 @@ mod tests {
 
     use super::*;
 
+    /// Waits for the watchdog to find the call overdue; gives up after `patience`.
+    fn is_overdue_within(watch: &Watch, patience: Duration, mut work: impl FnMut()) -> bool {
+        let began = Instant::now();
+        while !watch.is_overdue() {
+            if began.elapsed() > patience {
+                return false;
+            }
+            work();
+        }
+        true
+    }
+
     #[test]
     fn only_time_that_the_thread_runs_counts() {
         // Without a VM: nothing may touch it here.
-        let watch = Watch::new(std::ptr::null_mut());
-        let budget = 5_000_000;
-        watch.begin(budget);
-        assert_eq!(watch.look(1), Sight::Busy);
-        std::thread::sleep(Duration::from_millis(20));
-        assert_eq!(watch.look(20_000_000), Sight::Busy);
+        let watch = Watch::new(std::ptr::null_mut(), None);
+        watch.register();
+        watch.begin(Duration::from_millis(50));
+        let sleep = || std::thread::sleep(Duration::from_millis(10));
+        assert!(!is_overdue_within(
+            &watch,
+            Duration::from_millis(300),
+            sleep
+        ));
         assert_eq!(watch.end(), Ok(()));
-        assert_eq!(watch.look(30_000_000), Sight::Idle);
     }
 
     #[test]
     fn a_thread_that_runs_uses_up_its_budget() {
-        let watch = Watch::new(std::ptr::null_mut());
-        watch.begin(5_000_000);
-        // Before the first look, for this thread may lose the CPU right after it.
-        let began = Instant::now();
-        let mut hook = Hook::default();
-        assert!(
-            !watch.is_over_time(&mut hook, 1, 1),
-            "it has only just been seen"
-        );
-        while !watch.is_over_time(&mut hook, 1, u64::MAX) {
-            assert!(began.elapsed() < Duration::from_secs(10));
-        }
-        assert!(began.elapsed() >= Duration::from_millis(5));
+        let watch = Watch::new(std::ptr::null_mut(), None);
+        watch.register();
+        let clock = PosixClock;
+        let cpu = || clock.cpu_time(clock.this_thread()).unwrap();
+        let began = cpu();
+        watch.begin(Duration::from_millis(5));
+        assert!(is_overdue_within(&watch, Duration::from_secs(10), || {}));
+        assert!(cpu() - began >= 5_000_000);
+        assert!(watch.end().is_err());
+    }
+
+    #[test]
+    fn clock_of_a_thread_that_ended_has_no_time() {
+        let ended = std::thread::spawn(|| PosixClock.this_thread()).join();
+        assert_eq!(PosixClock.cpu_time(ended.unwrap()), None);
+        assert_eq!(PosixClock.cpu_time(NO_CLOCK), None);
     }
 }

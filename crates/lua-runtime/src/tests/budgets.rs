@@ -121,6 +121,62 @@ fn neither_do_metamethods_callbacks_and_calls_of_the_sdk() {
 }
 
 #[test]
+fn loop_after_timed_out_loads_is_ended() {
+    let main = r#"
+        local long = "return {" .. ("1,"):rep(1000000) .. "}"
+        return { on_request_header = function()
+            local kind = envoy.req.get_header("x-bad")
+            if kind then while true do end end
+            return load(long)
+        end }
+    "#;
+    let mut source = source(&[("main.lua", main)]);
+    source.time_budget = Duration::from_millis(5);
+    source.memory_budget = 256 * 1024 * 1024;
+    let probe = probe_with(source, "{}");
+    for _ in 0..4 {
+        // A quick machine may load it in time.
+        if let Err(fault) = probe.request(&mut FakeStream::new()) {
+            assert_eq!(fault.cause, Cause::Time, "{fault}");
+        }
+    }
+    for _ in 0..3 {
+        let began = Instant::now();
+        assert_eq!(probe.request(&mut bad()).unwrap_err().cause, Cause::Time);
+        assert!(began.elapsed() < Duration::from_secs(10));
+    }
+}
+
+#[test]
+fn vm_whose_call_ran_on_after_its_interrupt_is_replaced() {
+    // Half a million words in one C call, of which no hook is called.
+    let main = r#"
+        local words = {}
+        for i = 1, 400000 do words[i] = "w" .. i end
+        return { on_request_header = function()
+            if envoy.req.get_header("x-bad") then
+                for _ = 1, 1e9 do table.concat(words, ",") end
+            end
+        end }
+    "#;
+    let mut source = source(&[("main.lua", main)]);
+    source.time_budget = Duration::from_millis(1);
+    source.memory_budget = 512 * 1024 * 1024;
+    let probe = probe_with(source, "{}");
+    let replacements = || probe.plugin.status().workers[0].replacements;
+    let mut faults = 0;
+    while replacements() == 0 {
+        assert_eq!(probe.request(&mut bad()).unwrap_err().cause, Cause::Time);
+        faults += 1;
+        assert!(faults < 100, "no call was late");
+    }
+    assert_eq!(
+        probe.request(&mut FakeStream::new()),
+        Ok(Decision::Continue)
+    );
+}
+
+#[test]
 fn other_streams_of_the_vm_go_on_after_it() {
     let probe = on_request(
         r#"

@@ -465,6 +465,7 @@ pub(super) fn source(files: &[(&str, &str)]) -> LuaSource {
         response_body: BodyMode::Whole,
         time_budget: Duration::from_millis(50),
         memory_budget: 8 * 1024 * 1024,
+        share: 100,
         log_folder: None,
     }
 }

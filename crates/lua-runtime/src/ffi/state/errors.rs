@@ -6,7 +6,6 @@ use std::time::Duration;
 use mlua_sys::{LUA_OK, lua_State};
 
 use super::{Entry, State, Thread};
-use crate::watchdog;
 
 /// How long helpers of the SDK may run.
 pub(super) const HELPER_BUDGET: Duration = Duration::from_millis(50);
@@ -127,18 +126,19 @@ impl State {
     fn helper(&mut self, entry: Entry, push: impl FnOnce(*mut lua_State)) -> Option<String> {
         let lua = self.lua;
         let kept = std::mem::take(&mut self.call_state().results);
-        watchdog::begin(&self.watch, HELPER_BUDGET);
+        self.watch.begin(HELPER_BUDGET);
         // SAFETY: as in `enter`.
         let status = unsafe {
             self.push_entry(entry);
             push(lua);
             mlua_sys::lua_pcall(lua, 1, 0, 0)
         };
-        let _ = self.watch.end();
+        let over = self.watch.end();
         if status != LUA_OK {
             // SAFETY: drops the error value.
             unsafe { mlua_sys::lua_pop(lua, 1) };
         }
+        self.note_overrun(over);
         let results = std::mem::replace(&mut self.call_state().results, kept);
         results.into_iter().next().map(|(_, text)| text)
     }

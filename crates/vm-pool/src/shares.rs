@@ -1,0 +1,374 @@
+//! CPU shares: how much of a worker one plugin may use, and all plugins together.
+//!
+//! A [`ShareAccount`] belongs to a plugin's name, so a new version of the plugin goes on with the account of
+//! the old one. For each worker it keeps two leaky buckets; the worker has a third one for all plugins.
+//! What is charged drains at the bucket's rate:
+//!
+//! - the plugin's own bucket at `budgets.share`, per cent of one worker;
+//! - the worker's bucket at the limit of all plugins together;
+//! - the fair bucket at the plugin's part of that limit, were it divided evenly.
+//!
+//! A plugin waits while its own bucket is over, or while the worker's bucket is over and the plugin has
+//! used more than its fair part. So a plugin that is charged nothing never waits for the others.
+//!
+//! Charged are: a call that is seen running for longer than [`SAMPLE`](crate::watchdog::SAMPLE), by samples
+//! of the watchdog; and in full, by two readings of the thread's clock, what a plugin does by wake-ups of its
+//! own ([`WakeCharge`]). Short calls that requests cause are never charged.
+//!
+//! The accounting is bounded by the number of plugins: buckets are single numbers.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, RwLock, Weak};
+use std::time::{Duration, Instant};
+
+/// All plugins together may use this part of a worker, in per cent; more if one plugin alone may.
+const ALL_PLUGINS: u32 = 30;
+/// The window over which a plugin's share is granted at once.
+const WINDOW: Duration = Duration::from_millis(100);
+/// The same of the limit for all plugins together.
+const WINDOW_OF_ALL: Duration = Duration::from_millis(50);
+/// The least wait that is asked of a stream.
+const LEAST_WAIT: Duration = Duration::from_millis(1);
+
+/// Leaky bucket as one number: the time at which it will be empty, in nanoseconds of the process; 0: it is
+/// empty.
+#[derive(Debug, Default)]
+struct Bucket(AtomicU64);
+
+impl Bucket {
+    /// Fills in `cost`, which drains at `per_cent` of time.
+    fn charge(&self, cost: Duration, per_cent: u32, now: u64) {
+        let cost = u64::try_from(cost.as_nanos()).unwrap_or(u64::MAX);
+        let drains_in = cost.saturating_mul(100) / u64::from(per_cent.max(1));
+        // The watchdog and the worker may charge at once.
+        let _ = self
+            .0
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |empty_at| {
+                Some(empty_at.max(now).saturating_add(drains_in))
+            });
+    }
+
+    /// Returns how long until the bucket holds less than drains in `window`.
+    fn wait(&self, window: Duration, now: u64) -> Duration {
+        let empty_at = self.0.load(Ordering::Relaxed);
+        Duration::from_nanos(empty_at.saturating_sub(now)).saturating_sub(window)
+    }
+
+    fn is_empty(&self, now: u64) -> bool {
+        self.0.load(Ordering::Relaxed) <= now
+    }
+}
+
+/// One plugin on one worker.
+#[derive(Debug)]
+struct Cell {
+    /// Not 0 as long as one of the two holds something.
+    own: Bucket,
+    fair: Bucket,
+    all: Arc<Bucket>,
+}
+
+/// The CPU shares of one plugin, on all workers.
+#[derive(Debug)]
+pub struct ShareAccount {
+    name: String,
+    /// `budgets.share`.
+    per_cent: AtomicU32,
+    cells: Vec<Cell>,
+    waits: AtomicU64,
+}
+
+/// The accounts of the process, by plugin name.
+static ACCOUNTS: LazyLock<Mutex<BTreeMap<String, Weak<ShareAccount>>>> =
+    LazyLock::new(Mutex::default);
+/// The buckets of all plugins together, by worker.
+static ALL: LazyLock<RwLock<Vec<Arc<Bucket>>>> = LazyLock::new(RwLock::default);
+/// How many accounts there are.
+static LIVING: AtomicUsize = AtomicUsize::new(0);
+/// The limit of all plugins together, in per cent.
+static LIMIT_OF_ALL: AtomicU32 = AtomicU32::new(ALL_PLUGINS);
+static BEGAN: LazyLock<Instant> = LazyLock::new(Instant::now);
+
+/// Nanoseconds of the process; never 0.
+fn now() -> u64 {
+    u64::try_from(BEGAN.elapsed().as_nanos())
+        .unwrap_or(u64::MAX)
+        .saturating_add(1)
+}
+
+fn accounts() -> MutexGuard<'static, BTreeMap<String, Weak<ShareAccount>>> {
+    ACCOUNTS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl ShareAccount {
+    /// Returns the account of a plugin that may use `per_cent` of each of `workers`, or `None` if that is
+    /// not limited (100 or more).
+    pub fn of(name: &str, per_cent: u32, workers: usize) -> Option<Arc<Self>> {
+        let mut accounts = accounts();
+        accounts.retain(|_, account| account.strong_count() > 0);
+        let limited = (per_cent < 100).then(|| {
+            let known = accounts.get(name).and_then(Weak::upgrade);
+            match known.filter(|known| known.cells.len() >= workers) {
+                Some(known) => {
+                    known.per_cent.store(per_cent.max(1), Ordering::Relaxed);
+                    known
+                }
+                None => Self::new(name, per_cent, workers),
+            }
+        });
+        if let Some(account) = &limited {
+            accounts.insert(name.to_owned(), Arc::downgrade(account));
+        }
+        LIVING.store(accounts.len(), Ordering::Relaxed);
+        let largest = accounts
+            .values()
+            .filter_map(Weak::upgrade)
+            .map(|account| account.per_cent.load(Ordering::Relaxed))
+            .max();
+        LIMIT_OF_ALL.store(ALL_PLUGINS.max(largest.unwrap_or(0)), Ordering::Relaxed);
+        limited
+    }
+
+    fn new(name: &str, per_cent: u32, workers: usize) -> Arc<Self> {
+        let mut all = ALL.write().unwrap_or_else(PoisonError::into_inner);
+        while all.len() < workers {
+            all.push(Arc::default());
+        }
+        let cells = all
+            .iter()
+            .take(workers)
+            .map(|all| Cell {
+                own: Bucket::default(),
+                fair: Bucket::default(),
+                all: Arc::clone(all),
+            })
+            .collect();
+        Arc::new(Self {
+            name: name.to_owned(),
+            per_cent: AtomicU32::new(per_cent.max(1)),
+            cells,
+            waits: AtomicU64::new(0),
+        })
+    }
+
+    /// Returns the plugin's name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Charges CPU time that the plugin used on a worker.
+    pub fn charge(&self, worker: usize, cost: Duration) {
+        let limit_of_all = LIMIT_OF_ALL.load(Ordering::Relaxed);
+        let plugins = LIVING.load(Ordering::Relaxed).max(1);
+        let fair = limit_of_all / u32::try_from(plugins).unwrap_or(u32::MAX);
+        self.charge_at(worker, cost, limit_of_all, fair, now());
+    }
+
+    fn charge_at(&self, worker: usize, cost: Duration, limit_of_all: u32, fair: u32, now: u64) {
+        let Some(cell) = self.cells.get(worker) else {
+            return;
+        };
+        cell.own
+            .charge(cost, self.per_cent.load(Ordering::Relaxed), now);
+        cell.fair.charge(cost, fair, now);
+        cell.all.charge(cost, limit_of_all, now);
+    }
+
+    /// Returns how long the plugin has to wait until it may run on a worker, or `None` if it may now.
+    #[inline]
+    pub fn wait(&self, worker: usize) -> Option<Duration> {
+        let cell = self.cells.get(worker)?;
+        if cell.own.0.load(Ordering::Relaxed) == 0 {
+            return None;
+        }
+        let wait = Self::wait_at(cell, now())?;
+        self.waits.fetch_add(1, Ordering::Relaxed);
+        Some(wait)
+    }
+
+    #[cold]
+    fn wait_at(cell: &Cell, now: u64) -> Option<Duration> {
+        let own = cell.own.wait(WINDOW, now);
+        // More than the fair part counts only while all together are over.
+        let of_all = cell
+            .all
+            .wait(WINDOW_OF_ALL, now)
+            .min(cell.fair.wait(WINDOW_OF_ALL, now));
+        let wait = own.max(of_all);
+        if wait.is_zero() {
+            if cell.own.is_empty(now) && cell.fair.is_empty(now) {
+                // A charge that comes in between is lost; the next one is not.
+                cell.own.0.store(0, Ordering::Relaxed);
+            }
+            return None;
+        }
+        Some(wait.max(LEAST_WAIT))
+    }
+
+    /// Returns how often streams, timers and ticks of the plugin had to wait.
+    pub fn waits(&self) -> u64 {
+        self.waits.load(Ordering::Relaxed)
+    }
+}
+
+/// Charges all CPU time from its creation to its drop, on the thread that it lives on: for what a plugin
+/// does by timers, ticks and other wake-ups of its own.
+#[derive(Debug)]
+#[must_use]
+pub struct WakeCharge {
+    slot: Arc<crate::CallSlot>,
+    worker: usize,
+    /// CPU time of this thread at the beginning.
+    began: Option<u64>,
+}
+
+impl WakeCharge {
+    /// Begins to charge the account of a VM's slot, or returns `None` if it has no account.
+    pub fn begin(slot: &Arc<crate::CallSlot>, worker: usize) -> Option<Self> {
+        slot.account()?;
+        slot.set_charged_in_full(true);
+        Some(Self {
+            began: slot.cpu_time(),
+            slot: Arc::clone(slot),
+            worker,
+        })
+    }
+}
+
+impl Drop for WakeCharge {
+    fn drop(&mut self) {
+        self.slot.set_charged_in_full(false);
+        let used = self
+            .began
+            .zip(self.slot.cpu_time())
+            .map(|(then, now)| Duration::from_nanos(now.saturating_sub(then)));
+        if let (Some(account), Some(used)) = (self.slot.account(), used) {
+            account.charge(self.worker, used);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    fn ms(ms: u64) -> Duration {
+        Duration::from_millis(ms)
+    }
+
+    /// Accounts of one worker that share a bucket of their own, apart from other tests.
+    fn fresh(per_cents: &[u32]) -> Vec<ShareAccount> {
+        let all = Arc::new(Bucket::default());
+        per_cents
+            .iter()
+            .map(|per_cent| ShareAccount {
+                name: String::new(),
+                per_cent: AtomicU32::new(*per_cent),
+                cells: vec![Cell {
+                    own: Bucket::default(),
+                    fair: Bucket::default(),
+                    all: Arc::clone(&all),
+                }],
+                waits: AtomicU64::new(0),
+            })
+            .collect()
+    }
+
+    fn wait(account: &ShareAccount, now: u64) -> Option<Duration> {
+        ShareAccount::wait_at(&account.cells[0], now)
+    }
+
+    /// Runs calls of `cost` for a second of one worker, each account whenever it may, and returns the CPU
+    /// time that each used.
+    fn run(accounts: &[ShareAccount], costs: &[u64], limit_of_all: u32) -> Vec<u64> {
+        let fair = limit_of_all / u32::try_from(accounts.len()).unwrap();
+        let mut used = vec![0; accounts.len()];
+        let mut now = MS;
+        while now < 1001 * MS {
+            let mut ran = false;
+            for (index, account) in accounts.iter().enumerate() {
+                if costs[index] > 0 && wait(account, now).is_none() {
+                    now += costs[index] * MS;
+                    used[index] += costs[index];
+                    account.charge_at(0, ms(costs[index]), limit_of_all, fair, now);
+                    ran = true;
+                }
+            }
+            if !ran {
+                now += MS;
+            }
+        }
+        used
+    }
+
+    #[test]
+    fn plugin_over_its_share_waits_until_it_has_drained() {
+        let account = &fresh(&[20])[0];
+        assert_eq!(wait(account, MS), None);
+        // A share of 20 % over 100 ms are 20 ms.
+        account.charge_at(0, ms(20), 100, 100, MS);
+        assert_eq!(wait(account, MS), None);
+        account.charge_at(0, ms(4), 100, 100, MS);
+        assert_eq!(wait(account, MS), Some(ms(20)));
+        assert_eq!(wait(account, 21 * MS), None);
+    }
+
+    #[test]
+    fn plugin_uses_its_share_over_a_second_and_no_more() {
+        for cost in [1, 12, 20] {
+            let used = run(&fresh(&[20]), &[cost], 30)[0];
+            assert!(
+                (180..=250).contains(&used),
+                "{used} ms by calls of {cost} ms"
+            );
+        }
+    }
+
+    #[test]
+    fn all_plugins_together_keep_to_their_limit() {
+        for cost in [1, 12, 20] {
+            let used = run(&fresh(&[20; 8]), &[cost; 8], 30);
+            let total: u64 = used.iter().sum();
+            assert!(total <= 300 + 8 * 20 + 60, "{used:?} by calls of {cost} ms");
+            assert!(used.iter().all(|used| *used > 0), "{used:?}");
+        }
+    }
+
+    #[test]
+    fn plugin_that_is_charged_nothing_does_not_wait_for_others() {
+        let accounts = fresh(&[20, 20, 20, 20]);
+        run(&accounts, &[20, 20, 20, 0], 30);
+        assert_eq!(wait(&accounts[3], 1001 * MS), None);
+    }
+
+    #[test]
+    fn plugin_within_its_fair_part_does_not_wait_for_others() {
+        let accounts = fresh(&[20, 20, 20]);
+        let mut now = MS;
+        for _ in 0..100 {
+            now += 10 * MS;
+            // 5 % of the worker, where 10 % is the fair part.
+            assert_eq!(wait(&accounts[2], now), None);
+            accounts[2].charge_at(0, Duration::from_micros(500), 30, 10, now);
+            for hostile in &accounts[..2] {
+                hostile.charge_at(0, ms(3), 30, 10, now);
+            }
+        }
+    }
+
+    #[test]
+    fn account_is_kept_by_name_across_versions() {
+        let first = ShareAccount::of("shares-test", 20, 2).unwrap();
+        first.charge(1, ms(50));
+        assert!(first.wait(1).is_some());
+        assert!(first.wait(0).is_none());
+        assert!(first.wait(2).is_none());
+        assert_eq!(first.waits(), 1);
+        let second = ShareAccount::of("shares-test", 30, 2).unwrap();
+        assert!(Arc::ptr_eq(&first, &second));
+        assert!(ShareAccount::of("shares-test", 100, 2).is_none());
+    }
+}

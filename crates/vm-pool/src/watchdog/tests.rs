@@ -1,0 +1,200 @@
+//! The watchdog, with clocks that the test turns.
+
+use std::sync::atomic::AtomicU32;
+
+use super::*;
+
+/// CPU time of the one thread there is, in nanoseconds, for each test.
+#[derive(Debug)]
+struct Turned(AtomicU64);
+
+impl ThreadClock for Turned {
+    fn this_thread(&self) -> i32 {
+        1
+    }
+
+    fn cpu_time(&self, clock: i32) -> Option<u64> {
+        (clock == 1).then(|| self.0.load(Ordering::SeqCst))
+    }
+}
+
+#[derive(Debug, Default)]
+struct Counted(Arc<AtomicU32>);
+
+impl Interrupt for Counted {
+    fn interrupt(&self, attempt: u32) {
+        assert_eq!(self.0.fetch_add(1, Ordering::SeqCst), attempt);
+    }
+}
+
+struct Test {
+    slot: CallSlot,
+    interrupts: Arc<AtomicU32>,
+    clock: &'static Turned,
+}
+
+const MS: u64 = 1_000_000;
+const BUDGET: Duration = Duration::from_millis(10);
+
+impl Test {
+    fn new(account: Option<Arc<ShareAccount>>) -> Self {
+        let clock: &'static Turned = Box::leak(Box::new(Turned(AtomicU64::new(0))));
+        let interrupts = Arc::new(AtomicU32::new(0));
+        let counted = Box::new(Counted(Arc::clone(&interrupts)));
+        Self {
+            slot: CallSlot::new(counted, clock, account),
+            interrupts,
+            clock,
+        }
+    }
+
+    fn use_cpu(&self, time: u64) {
+        self.clock.0.fetch_add(time, Ordering::SeqCst);
+    }
+
+    fn look(&self, now: u64) -> Sight {
+        self.slot.look(|| now)
+    }
+
+    fn interrupts(&self) -> u32 {
+        self.interrupts.load(Ordering::SeqCst)
+    }
+}
+
+#[test]
+fn call_that_waits_is_not_interrupted() {
+    let test = Test::new(None);
+    assert_eq!(test.look(0), Sight::Idle);
+    test.slot.begin(BUDGET);
+    assert_eq!(test.look(1), Sight::Running);
+    assert_eq!(test.look(1000 * MS), Sight::Running);
+    assert_eq!(test.interrupts(), 0);
+    assert_eq!(test.slot.end(), Ok(()));
+    assert_eq!(test.look(2000 * MS), Sight::Idle);
+}
+
+#[test]
+fn overdue_call_is_interrupted_until_it_ends() {
+    let test = Test::new(None);
+    for _ in 0..2 {
+        test.interrupts.store(0, Ordering::SeqCst);
+        test.slot.begin(BUDGET);
+        test.look(0);
+        test.use_cpu(10 * MS - 1);
+        test.look(100 * MS);
+        assert!(!test.slot.is_overdue());
+        test.use_cpu(1);
+        test.look(100 * MS);
+        assert!(test.slot.is_overdue());
+        test.use_cpu(19 * MS);
+        test.look(102 * MS);
+        assert_eq!(test.interrupts(), 2);
+        let overrun = test.slot.end().unwrap_err();
+        assert_eq!(overrun.late_by, Duration::from_millis(19));
+        assert!(!overrun.is_late());
+        assert!(!test.slot.is_overdue());
+        test.look(104 * MS);
+        assert_eq!(test.interrupts(), 2);
+    }
+}
+
+#[test]
+fn call_that_goes_on_after_its_interrupt_is_late() {
+    let test = Test::new(None);
+    test.slot.begin(BUDGET);
+    test.look(0);
+    test.use_cpu(10 * MS);
+    test.look(10 * MS);
+    test.use_cpu(20 * MS);
+    assert!(test.slot.end().unwrap_err().is_late());
+    // The next call begins anew.
+    test.slot.begin(BUDGET);
+    test.look(60 * MS);
+    test.use_cpu(9 * MS);
+    test.look(90 * MS);
+    assert_eq!(test.slot.end(), Ok(()));
+}
+
+#[test]
+fn long_calls_are_charged_and_short_ones_never() {
+    let account = ShareAccount::of("watchdog-test", 20, 1).unwrap();
+    let test = Test::new(Some(Arc::clone(&account)));
+    test.slot.set_worker(0);
+    // A saturated worker: 10,000 calls of 100 us, each running whenever the watchdog looks.
+    for tick in 0..10_000 {
+        test.slot.begin(BUDGET);
+        test.look(tick);
+        test.use_cpu(MS / 10);
+        test.slot.end().unwrap();
+        test.slot.begin(BUDGET);
+        test.slot.charge_sample();
+        test.slot.end().unwrap();
+        test.look(tick);
+        test.slot.charge_sample();
+    }
+    assert_eq!(account.wait(0), None);
+    assert_eq!(account.waits(), 0);
+    // Calls of 2 ms just below a tick, each hidden among short ones.
+    for tick in 0..100 {
+        for _ in 0..5 {
+            test.slot.begin(BUDGET);
+            test.slot.end().unwrap();
+        }
+        test.slot.begin(BUDGET);
+        test.look(tick);
+        test.use_cpu(MS / 2);
+        test.slot.charge_sample();
+        test.slot.end().unwrap();
+    }
+    // 100 samples of 2 ms at 20 %: it has to wait for most of a second.
+    assert!(account.wait(0).unwrap() > Duration::from_millis(500));
+}
+
+#[test]
+fn vm_without_a_worker_is_not_charged() {
+    let account = ShareAccount::of("watchdog-test-2", 20, 1).unwrap();
+    let test = Test::new(Some(Arc::clone(&account)));
+    for tick in 0..100 {
+        test.slot.begin(BUDGET);
+        test.look(tick);
+        test.use_cpu(MS);
+        test.slot.charge_sample();
+        test.slot.end().unwrap();
+    }
+    assert_eq!(account.wait(0), None);
+}
+
+#[test]
+fn watchdog_thread_ends_a_call_and_parks() {
+    #[derive(Debug)]
+    struct Wall(Instant);
+    impl ThreadClock for Wall {
+        fn this_thread(&self) -> i32 {
+            1
+        }
+        fn cpu_time(&self, _: i32) -> Option<u64> {
+            Some(self.0.elapsed().as_nanos() as u64)
+        }
+    }
+    let clock: &'static Wall = Box::leak(Box::new(Wall(Instant::now())));
+    let interrupts = Arc::new(AtomicU32::new(0));
+    let counted = Box::new(Counted(Arc::clone(&interrupts)));
+    let slot = Arc::new(CallSlot::new(counted, clock, None));
+    slot.register();
+    for _ in 0..2 {
+        interrupts.store(0, Ordering::SeqCst);
+        slot.begin(BUDGET);
+        let began = Instant::now();
+        while !slot.is_overdue() {
+            assert!(began.elapsed() < Duration::from_secs(10));
+            std::thread::yield_now();
+        }
+        assert!(began.elapsed() >= BUDGET);
+        assert!(slot.end().is_err());
+        let began = Instant::now();
+        while !WATCHDOG.parked.load(Ordering::SeqCst) {
+            assert!(began.elapsed() < Duration::from_secs(10));
+            std::thread::yield_now();
+        }
+    }
+}
