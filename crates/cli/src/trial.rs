@@ -118,6 +118,7 @@ fn load(
                 time_budget: Duration::from_millis(u64::from(entry.budgets.time_ms)),
                 memory_budget: entry.budgets.memory_mib as usize * 1024 * 1024,
                 share: 100,
+                off_worker: false,
                 log_folder: None,
             },
             WORKERS,

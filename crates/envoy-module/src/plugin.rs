@@ -75,6 +75,7 @@ pub(crate) fn load(entry: &PluginEntry, place: &Place) -> Result<Arc<dyn Plugin>
                 time_budget: Duration::from_millis(u64::from(entry.budgets.time_ms)),
                 memory_budget: entry.budgets.memory_mib as usize * 1024 * 1024,
                 share: DEFAULT_SHARE,
+                off_worker: true,
                 log_folder: place.log_folder.clone(),
             };
             Ok(lua_runtime::load(source, place.workers, &mut Definer)?)

@@ -1,11 +1,13 @@
 //! A Lua plugin with one configuration: what streams call.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use outrider_plugin_api::{
     Call, Cause, ConfiguredPlugin, Decision, Direction, Fault, LogLevel, Pause, Phase, Reaction,
     Slot, Stream, Wake, WakeId,
 };
+use outrider_vm_pool::WakeCharge;
 
 use crate::ffi::{
     Context, LuaError, LuaErrorKind, Outcome, Pending, Started, Step, Thread, place_of,
@@ -230,19 +232,22 @@ impl LuaConfigured {
         if (held.vm.is_none() || held.is_unusable())
             && let Err(reason) = self.core.replace(held, stream.unix_millis())
         {
-            return Err(unavailable(&format!(
-                "{NO_VM}; it is tried again soon. The last attempt failed: {reason}"
-            )));
+            return Err(unavailable(&format!("{NO_VM}: {reason}")));
         }
         let Some(vm) = &mut held.vm else {
             return Err(unavailable(NO_VM));
         };
+        if !vm.has(&self.documents) && !self.core.may_configure() {
+            self.core.request();
+            return Err(unavailable(BEING_CONFIGURED));
+        }
         vm.configure(&self.documents, Intake::Checked, None)
             .map_err(|error| self.failed(held, error, stream))
     }
 }
 
-const NO_VM: &str = "the worker's Lua VM came to its end and could not be replaced";
+const BEING_CONFIGURED: &str = "on_configure is still running for the worker's Lua VM";
+const NO_VM: &str = "the worker's Lua VM came to its end and is not replaced yet";
 const LOST: &str = "the stream's state was lost as the plugin's VM used up its memory";
 const BUSY: &str = "the worker has no Lua VM for this, or it is in use";
 
@@ -251,6 +256,15 @@ fn unavailable(message: &str) -> Fault {
         cause: Cause::Unavailable,
         message: message.to_owned(),
     }
+}
+
+/// Charges a wake-up to the plugin's CPU share, if it is one of the plugin's own doing, until what is returned
+/// is dropped.
+fn charge_wake(vm: &mut Vm, slot: Slot, worker: usize) -> Option<WakeCharge> {
+    if !vm.state.streams().count_wake(slot) {
+        return None;
+    }
+    WakeCharge::begin(vm.state.call_slot(), worker)
 }
 
 fn pause(
@@ -361,6 +375,7 @@ impl ConfiguredPlugin for LuaConfigured {
         let Some(vm) = &mut held.vm else {
             return Err(unavailable(NO_VM));
         };
+        let _charge = charge_wake(vm, *slot, stream.worker());
         let paused = match vm.state.streams().look_up(*slot) {
             Lookup::Lost => return Err(unavailable(LOST)),
             Lookup::None => None,
@@ -436,6 +451,7 @@ impl ConfiguredPlugin for LuaConfigured {
         if vm.state.streams().look_up(*slot) == Lookup::Lost {
             return Err(unavailable(LOST));
         }
+        let _charge = charge_wake(vm, *slot, stream.worker());
         let waiter = wake.id().and_then(|id| {
             let (_, entry) = vm.state.streams().entry(slot)?;
             let found = entry.background.iter().position(|one| one.awaits(id))?;
@@ -466,6 +482,11 @@ impl ConfiguredPlugin for LuaConfigured {
             return Ok(Reaction::default());
         };
         self.conclude_background(&mut held, thread, outcome, slot, stream)
+    }
+
+    #[inline]
+    fn wait_for_share(&self, worker: usize) -> Option<Duration> {
+        self.core.wait(worker, self.documents.id)
     }
 
     fn end(&self, slot: Slot, worker: usize) {

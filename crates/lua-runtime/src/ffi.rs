@@ -20,7 +20,7 @@ mod tape;
 mod watch;
 
 pub(crate) use call::Pending;
-pub(crate) use priority::lower_thread_priority;
+pub(crate) use priority::{lower_maker_priority, lower_thread_priority};
 pub(crate) use state::{
     Context, Entry, LuaError, LuaErrorKind, Outcome, Started, State, Step, Thread, place_of,
 };

@@ -1,31 +1,89 @@
-//! One version of a Lua plugin: its VMs, one a worker, and one on which configurations are checked.
+//! One version of a Lua plugin: its VMs, one for each worker, a spare one, and one on which configurations are
+//! checked.
+//!
+//! No VM is made, and no `on_configure` runs, on a worker. A worker whose VM is not to be used again takes the
+//! spare one; maker threads ([`outrider_vm_pool::request_vms`]) make the next, and load configurations into the
+//! VMs of workers that are between two calls. Meanwhile streams wait for a moment
+//! ([`outrider_plugin_api::ConfiguredPlugin::wait_for_share`]) and then get the failure policy.
+//!
+//! A plugin without `on_configure` runs no code of its own for a configuration: its workers decode the
+//! document when the first stream with it comes.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
+use std::time::{Duration, Instant};
 
 use outrider_plugin_api::{
     BodyMode, ConfiguredPlugin, Interest, LoadError, MetricKind, Metrics, Plugin, PluginStatus,
     ScopedConfig, VmStatus,
 };
-use outrider_vm_pool::{RestartBackoff, ShareAccount, drop_later, start_drop_queue};
+use outrider_vm_pool::{
+    MakeVm, Making, NO_WORKER, Progress, RestartBackoff, ShareAccount, drop_later, request_vms,
+    start_drop_queue, start_makers,
+};
 
 use crate::configured::LuaConfigured;
-use crate::ffi::{LuaError, LuaErrorKind};
+use crate::ffi::{LuaError, LuaErrorKind, lower_maker_priority};
 use crate::file_log::FileLog;
 use crate::schema::Schemas;
 use crate::shared::Shared;
 use crate::source::LuaSource;
 use crate::vm::{Documents, Intake, Vm};
 
-/// A worker's VM. The lock is the worker's own: others take it only to put something into `released`.
+/// A worker's VM. A worker locks it for a call; a maker thread, to load configurations.
 #[derive(Debug)]
 pub(crate) struct WorkerVm {
     vm: Mutex<Held>,
     released: Mutex<Vec<i32>>,
     has_released: AtomicBool,
+    /// A stream has come.
+    is_used: AtomicBool,
+    readiness: Readiness,
     seen: Arc<Seen>,
+}
+
+/// Which configurations a worker's VM has, for streams that wait for theirs.
+#[derive(Debug, Default)]
+struct Readiness {
+    /// All configurations up to this number are loaded; 0 while there is no VM, or a maker thread has it.
+    up_to: AtomicI32,
+    /// Since when one is missing, in milliseconds of the process.
+    since: AtomicU64,
+}
+
+/// A stream waits so long for its VM, before it gets the failure policy.
+const VM_PATIENCE: u64 = 150;
+/// It asks again after this time.
+const ASK_AGAIN: Duration = Duration::from_millis(2);
+
+static BEGAN: LazyLock<Instant> = LazyLock::new(Instant::now);
+
+fn now_ms() -> u64 {
+    u64::try_from(BEGAN.elapsed().as_millis()).unwrap_or(u64::MAX)
+}
+
+impl Readiness {
+    fn set(&self, up_to: i32) {
+        self.up_to.store(up_to, Ordering::Release);
+    }
+
+    /// A configuration, or the VM, is missing from now on.
+    fn lacks(&self, up_to: Option<i32>) {
+        self.since.store(now_ms(), Ordering::Relaxed);
+        if let Some(up_to) = up_to {
+            self.set(up_to);
+        }
+    }
+
+    #[inline]
+    fn wait(&self, id: i32) -> Option<Duration> {
+        if self.up_to.load(Ordering::Relaxed) >= id {
+            return None;
+        }
+        let waited = now_ms().saturating_sub(self.since.load(Ordering::Relaxed));
+        (waited < VM_PATIENCE).then_some(ASK_AGAIN)
+    }
 }
 
 /// What other threads may see of a worker's VM; written when it is replaced.
@@ -57,30 +115,69 @@ impl Seen {
 }
 
 impl WorkerVm {
-    fn new(vm: Vm) -> Self {
+    fn new(vm: Vm, worker: usize) -> Self {
         let seen = Arc::new(Seen::default());
-        seen.now().memory = Some(vm.state.memory_gauge());
+        let mut held = Held {
+            vm: None,
+            worker,
+            seen: Arc::clone(&seen),
+        };
+        held.install(vm);
         Self {
-            vm: Mutex::new(Held {
-                vm: Some(vm),
-                generation: 0,
-                backoff: RestartBackoff::new(0, FIRST_PAUSE, LONGEST_PAUSE),
-                seen: Arc::clone(&seen),
-            }),
+            vm: Mutex::new(held),
             released: Mutex::default(),
             has_released: AtomicBool::new(false),
+            is_used: AtomicBool::new(false),
+            readiness: Readiness::default(),
             seen,
         }
     }
+
+    /// The VM, for its worker. `None` if it is in use: by a maker thread that has not let go of it after
+    /// [`LONGEST_SPIN`], or for good, because a call is made within a call.
+    #[inline]
+    fn lock(&self) -> Option<MutexGuard<'_, Held>> {
+        match self.vm.try_lock() {
+            Ok(held) => Some(held),
+            Err(TryLockError::Poisoned(poisoned)) => Some(self.unpoisoned(poisoned.into_inner())),
+            Err(TryLockError::WouldBlock) => self.contended(),
+        }
+    }
+
+    #[cold]
+    fn contended(&self) -> Option<MutexGuard<'_, Held>> {
+        let began = Instant::now();
+        while began.elapsed() < LONGEST_SPIN {
+            std::hint::spin_loop();
+            match self.vm.try_lock() {
+                Ok(held) => return Some(held),
+                Err(TryLockError::Poisoned(poisoned)) => {
+                    return Some(self.unpoisoned(poisoned.into_inner()));
+                }
+                Err(TryLockError::WouldBlock) => {}
+            }
+        }
+        None
+    }
+
+    /// A panic left the VM in an unknown state: another takes its place.
+    #[cold]
+    fn unpoisoned<'a>(&self, mut held: MutexGuard<'a, Held>) -> MutexGuard<'a, Held> {
+        self.vm.clear_poison();
+        held.discard("a panic left it in an unknown state");
+        held
+    }
 }
+
+/// A worker waits so long for a maker thread to let go of a VM.
+const LONGEST_SPIN: Duration = Duration::from_micros(500);
 
 /// What a worker holds.
 #[derive(Debug)]
 pub(crate) struct Held {
-    /// None when the one that was there is of no use any more and no other could be made yet.
+    /// `None` if the one that was there is not to be used again, and its replacement is not made yet.
     pub(crate) vm: Option<Vm>,
-    generation: u32,
-    backoff: RestartBackoff,
+    worker: usize,
     seen: Arc<Seen>,
 }
 
@@ -91,11 +188,37 @@ impl Held {
             .as_ref()
             .is_some_and(|vm| vm.state.unusable().is_some())
     }
+
+    fn install(&mut self, vm: Vm) {
+        vm.state.call_slot().set_worker(self.worker);
+        *self.seen.now() = SeenVm {
+            memory: Some(vm.state.memory_gauge()),
+            trouble: None,
+        };
+        self.vm = Some(vm);
+    }
+
+    /// Drops the VM, which is not to be used again.
+    fn discard(&mut self, reason: &str) {
+        if let Some(vm) = self.vm.take() {
+            vm.state.call_slot().set_worker(NO_WORKER);
+            drop_later(vm);
+            self.seen.replacements.fetch_add(1, Ordering::Relaxed);
+        }
+        *self.seen.now() = SeenVm {
+            memory: None,
+            trouble: Some(reason.to_owned()),
+        };
+    }
 }
 
-/// After the first failure a replacement is tried again when this is over; each further failure doubles it.
+/// After the first failed start the next is tried when this is over; each further failure doubles it.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+/// Loading all configurations into a VM may take this long.
+const CONFIGURE_BUDGET: Duration = Duration::from_secs(10);
+/// A configuration whose check took less is loaded by the loading thread into VMs that are not used yet.
+const QUICK: Duration = Duration::from_millis(5);
 
 /// What a plugin's configurations share.
 #[derive(Debug)]
@@ -105,45 +228,92 @@ pub(crate) struct Core {
     memory_budget: usize,
     /// Whether the coroutine of a headers handler goes on with the parts that follow.
     pub(crate) streams_on: bool,
+    /// Whether the plugin has `on_configure`, which does not run on a worker.
+    configures: bool,
+    /// Whether VMs are made, and plugins configured, by maker threads only.
+    off_worker: bool,
     workers: Vec<WorkerVm>,
     /// `file:line: ` where each handler begins, by the handler's number.
     handler_places: BTreeMap<usize, String>,
     next_configuration: AtomicI32,
+    /// Those in use, of a plugin that has `on_configure`.
+    configurations: Mutex<BTreeMap<i32, Documents>>,
+    /// The number of the last VM: streams know by it which VM has their state.
+    generation: AtomicU32,
+    /// A VM with all configurations, for the next worker that needs one.
+    spare: Mutex<Option<Vm>>,
+    starts: Mutex<RestartBackoff>,
+    making: Making,
+    own: Weak<Self>,
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // What these locks hold is valid between any two statements that change it.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Core {
-    /// A worker's VM, with the configurations that are over taken out. None: it is in use, which
-    /// means that a call is made within a call, or there is no such worker.
+    /// A worker's VM, with the configurations that are over taken out. `None` if it is in use, or there is
+    /// no such worker.
     #[inline]
     pub(crate) fn worker(&self, worker: usize) -> Option<MutexGuard<'_, Held>> {
         let own = self.workers.get(worker)?;
-        let mut held = match own.vm.try_lock() {
-            Ok(held) => held,
-            Err(TryLockError::Poisoned(poisoned)) => {
-                // A panic left the VM in a state that nobody knows: another takes its place.
-                own.vm.clear_poison();
-                let mut held = poisoned.into_inner();
-                if let Some(broken) = held.vm.take() {
-                    drop_later(broken);
-                }
-                held
-            }
-            Err(TryLockError::WouldBlock) => return None,
-        };
-        if own.has_released.load(Ordering::Relaxed) {
+        let mut held = own.lock()?;
+        if own.has_released.load(Ordering::Relaxed) || !own.is_used.load(Ordering::Relaxed) {
+            own.is_used.store(true, Ordering::Relaxed);
             drain(own, &mut held);
         }
         Some(held)
     }
 
+    /// Returns how long a stream with this configuration has to wait on a worker, or `None` if it is to be
+    /// called: for the plugin's CPU share, or for a VM that is being made or configured.
+    #[inline]
+    pub(crate) fn wait(&self, worker: usize, id: i32) -> Option<Duration> {
+        let share = self.shared.account.as_ref();
+        if let Some(wait) = share.and_then(|account| account.wait(worker)) {
+            return Some(wait);
+        }
+        if !self.off_worker {
+            return None;
+        }
+        let id = if self.configures { id } else { 1 };
+        self.workers.get(worker)?.readiness.wait(id)
+    }
+
+    /// A configuration has come and was checked, which took so long: the workers' VMs load it, off the
+    /// workers.
+    fn add(&self, documents: &Documents, took: Duration) {
+        if !self.configures {
+            return;
+        }
+        locked(&self.configurations).insert(documents.id, documents.clone());
+        if !self.off_worker {
+            return;
+        }
+        for own in &self.workers {
+            own.readiness.lacks(None);
+            let held = own.vm.try_lock();
+            let is_used = own.is_used.load(Ordering::Relaxed);
+            if let Ok(mut held) = held
+                && !is_used
+                && took < QUICK
+                && let Some(vm) = &mut held.vm
+                && vm.configure(documents, Intake::Checked, None).is_ok()
+            {
+                own.readiness.set(documents.id);
+            }
+        }
+        self.request();
+    }
+
     /// A configuration is over: the VMs forget it at their next call.
     pub(crate) fn release(&self, id: i32) {
+        if self.configures {
+            locked(&self.configurations).remove(&id);
+        }
         for worker in &self.workers {
-            worker
-                .released
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .push(id);
+            locked(&worker.released).push(id);
             worker.has_released.store(true, Ordering::Release);
         }
     }
@@ -153,49 +323,213 @@ impl Core {
         self.handler_places.get(&number).map_or("", String::as_str)
     }
 
-    /// Puts a new VM in the place of one that is of no use any more, unless that failed a short while
-    /// ago. `now` is in milliseconds since the Unix epoch. If no VM is there afterwards, the answer
-    /// says why.
-    pub(crate) fn replace(&self, held: &mut Held, now: u64) -> Result<(), String> {
-        if let Some(old) = held.vm.take() {
-            drop_later(old);
+    /// Whether a configuration may be loaded on the calling thread, which may be a worker: it runs no code of
+    /// the plugin.
+    pub(crate) fn may_configure(&self) -> bool {
+        !self.configures || !self.off_worker
+    }
+
+    /// Has a maker thread make or configure VMs.
+    pub(crate) fn request(&self) {
+        if let Some(core) = self.own.upgrade() {
+            request_vms(&core);
         }
-        let now = Duration::from_millis(now);
-        if held.backoff.is_due(now) {
-            held.generation = held.generation.wrapping_add(1);
-            match Vm::new(&self.shared, self.memory_budget, held.generation, None) {
-                Ok((vm, _)) => {
-                    held.seen.replacements.fetch_add(1, Ordering::Relaxed);
-                    *held.seen.now() = SeenVm {
-                        memory: Some(vm.state.memory_gauge()),
-                        trouble: None,
-                    };
-                    held.vm = Some(vm);
-                    held.backoff.clear();
+    }
+
+    /// Has a VM take the place of one that is not to be used again: the spare one, or, where plugins are only
+    /// tried, one that is made here. `now` is in milliseconds since the Unix epoch.
+    ///
+    /// # Errors
+    /// There is no VM yet, with the reason.
+    pub(crate) fn replace(&self, held: &mut Held, now: u64) -> Result<(), String> {
+        const BEING_MADE: &str = "a new VM is being made";
+        let reason = held.vm.as_ref().and_then(|vm| vm.state.unusable());
+        held.discard(reason.unwrap_or(BEING_MADE));
+        if !self.off_worker {
+            return self.replace_here(held, Duration::from_millis(now));
+        }
+        let own = self.workers.get(held.worker);
+        let spare = self
+            .spare
+            .try_lock()
+            .ok()
+            .and_then(|mut spare| spare.take());
+        // Before a maker thread looks whether the spare VM is there, which it is not any more.
+        self.request();
+        if let Some(mut vm) = spare {
+            self.forget_released(&mut vm);
+            let up_to = vm.configured_up_to;
+            held.install(vm);
+            if let Some(own) = own {
+                own.readiness.set(up_to);
+            }
+            return Ok(());
+        }
+        if let Some(own) = own
+            && own.readiness.up_to.load(Ordering::Relaxed) != 0
+        {
+            own.readiness.lacks(Some(0));
+        }
+        let failed = locked(&self.starts).reason().to_owned();
+        let reason = if failed.is_empty() {
+            BEING_MADE.to_owned()
+        } else {
+            format!("the last attempt to make one failed: {failed}")
+        };
+        held.seen.now().trouble = Some(reason.clone());
+        Err(reason)
+    }
+
+    /// Makes a VM on this thread, which is no worker.
+    fn replace_here(&self, held: &mut Held, now: Duration) -> Result<(), String> {
+        let mut starts = locked(&self.starts);
+        if starts.is_due(now) {
+            match self.new_vm() {
+                Ok(vm) => {
+                    starts.clear();
+                    held.install(vm);
                     return Ok(());
                 }
+                Err(error) => starts.note(now, load_message(&error)),
+            }
+        }
+        let reason = format!("the last attempt to make one failed: {}", starts.reason());
+        held.seen.now().trouble = Some(reason.clone());
+        Err(reason)
+    }
+
+    /// What was released while a VM was spare, it has not been told.
+    fn forget_released(&self, vm: &mut Vm) {
+        let gone = vm.without(&locked(&self.configurations));
+        for id in gone {
+            vm.release_configuration(id);
+        }
+    }
+
+    fn new_vm(&self) -> Result<Vm, LuaError> {
+        // 0 is the generation of the VM on which configurations are checked.
+        let generation = self.generation.fetch_add(1, Ordering::Relaxed).max(1);
+        Vm::new(&self.shared, self.memory_budget, generation, None).map(|(vm, _)| vm)
+    }
+
+    /// Loads all configurations into a VM that it lacks.
+    ///
+    /// # Errors
+    /// The VM's memory is used up, or it took too long.
+    fn complete(&self, vm: &mut Vm) -> Result<(), LuaError> {
+        if !self.configures {
+            vm.configured_up_to = i32::MAX;
+            return Ok(());
+        }
+        let known = locked(&self.configurations).clone();
+        let began = Instant::now();
+        for id in vm.without(&known) {
+            vm.release_configuration(id);
+        }
+        let last = known.keys().last().copied();
+        for documents in known.values() {
+            if began.elapsed() > CONFIGURE_BUDGET {
+                return Err(LuaError {
+                    kind: LuaErrorKind::Time,
+                    message: format!(
+                        "on_configure took longer than {} s for all configurations together",
+                        CONFIGURE_BUDGET.as_secs()
+                    ),
+                });
+            }
+            let loaded = vm.configure(documents, Intake::Checked, None);
+            if let Err(error) = loaded
+                && (error.kind == LuaErrorKind::Memory || vm.state.unusable().is_some())
+            {
+                return Err(error);
+            }
+        }
+        vm.configured_up_to = last.unwrap_or(vm.configured_up_to).max(vm.configured_up_to);
+        Ok(())
+    }
+
+    /// Loads what a worker's VM lacks, while its streams wait.
+    fn complete_worker(&self, own: &WorkerVm) -> Progress {
+        let newest = locked(&self.configurations).keys().last().copied();
+        if newest.is_none_or(|newest| own.readiness.up_to.load(Ordering::Relaxed) >= newest) {
+            return Progress::Done;
+        }
+        let mut held = match own.vm.try_lock() {
+            Ok(held) => held,
+            Err(TryLockError::Poisoned(poisoned)) => own.unpoisoned(poisoned.into_inner()),
+            // In a call of its worker.
+            Err(TryLockError::WouldBlock) => return Progress::Again(Duration::from_micros(100)),
+        };
+        let Some(vm) = &mut held.vm else {
+            return Progress::Done;
+        };
+        own.readiness.lacks(Some(0));
+        if let Err(error) = self.complete(vm) {
+            let reason = load_message(&error);
+            held.discard(&reason);
+            locked(&self.starts).note(Duration::from_millis(now_ms()), reason);
+            return Progress::Again(Duration::ZERO);
+        }
+        own.readiness.set(vm.configured_up_to);
+        Progress::Done
+    }
+}
+
+impl MakeVm for Core {
+    fn make(&self) -> Progress {
+        let mut pause: Option<Duration> = None;
+        let mut again = |progress| {
+            if let Progress::Again(next) = progress {
+                pause = Some(pause.map_or(next, |pause| pause.min(next)));
+            }
+        };
+        if self.configures {
+            for own in &self.workers {
+                again(self.complete_worker(own));
+            }
+        }
+        // Taken out meanwhile: a worker that looks for one does not wait for this thread.
+        let spare = locked(&self.spare).take();
+        let now = Duration::from_millis(now_ms());
+        let wait = locked(&self.starts).wait(now);
+        if spare.is_none() && !wait.is_zero() {
+            again(Progress::Again(wait));
+        } else {
+            let made = match spare {
+                Some(vm) => Ok(vm),
+                None => self.new_vm(),
+            };
+            let made = made.and_then(|mut vm| self.complete(&mut vm).map(|()| vm));
+            match made {
+                Ok(vm) => {
+                    locked(&self.starts).clear();
+                    *locked(&self.spare) = Some(vm);
+                }
                 Err(error) => {
-                    held.backoff.note(now, load_message(&error));
-                    *held.seen.now() = SeenVm {
-                        memory: None,
-                        trouble: Some(held.backoff.reason().to_owned()),
-                    };
+                    let mut starts = locked(&self.starts);
+                    starts.note(now, load_message(&error));
+                    again(Progress::Again(starts.wait(now)));
                 }
             }
         }
-        Err(held.backoff.reason().to_owned())
+        pause.map_or(Progress::Done, Progress::Again)
+    }
+
+    fn making(&self) -> &Making {
+        &self.making
     }
 }
 
 impl Drop for Core {
     fn drop(&mut self) {
         drop_later(std::mem::take(&mut self.workers));
+        drop_later(locked(&self.spare).take());
     }
 }
 
 #[cold]
 fn drain(own: &WorkerVm, held: &mut Held) {
-    // Whoever holds this lock now is about to let go; if so, the next call drains.
+    // The holder of this lock is about to let go; if so, the next call drains.
     let Ok(mut released) = own.released.try_lock() else {
         return;
     };
@@ -232,9 +566,11 @@ impl LuaPlugin {
             time_budget,
             memory_budget,
             share,
+            off_worker,
             log_folder,
         } = source;
         start_drop_queue();
+        start_makers(lower_maker_priority);
         let file_log = log_folder.map(|log| FileLog::new(&log, &plugin));
         let account = ShareAccount::of(&plugin, share, workers);
         let shared = Arc::new(Shared::new(plugin, folder, entry, files, file_log, account));
@@ -255,24 +591,43 @@ impl LuaPlugin {
             .map_err(|error| refused(load_message(&error)))?;
         let schemas = Schemas::from_results(&results).map_err(refused)?;
         let interest = interest(&results, request_body, response_body);
+        let has = |kind| results.iter().any(|(known, _)| *known == kind);
+        let configures = has(CONFIGURES);
+        let streams_on = streams_on(&results);
         let workers = (0..workers)
-            .map(|_| {
-                let (vm, _) = Vm::new(&shared, memory_budget, 0, None)?;
-                Ok(WorkerVm::new(vm))
+            .map(|worker| {
+                let generation = u32::try_from(worker).unwrap_or(0) + 1;
+                let (vm, _) = Vm::new(&shared, memory_budget, generation, None)?;
+                let own = WorkerVm::new(vm, worker);
+                own.readiness.set(if configures { 0 } else { i32::MAX });
+                Ok(own)
             })
             .collect::<Result<Vec<_>, LuaError>>()
             .map_err(|error| refused(load_message(&error)))?;
+        let generation = u32::try_from(workers.len()).unwrap_or(0) + 1;
+        let core = Arc::new_cyclic(|own| Core {
+            shared,
+            time_budget,
+            memory_budget,
+            streams_on,
+            configures,
+            off_worker,
+            handler_places: handler_places(results),
+            workers,
+            // 0 is no configuration.
+            next_configuration: AtomicI32::new(1),
+            configurations: Mutex::default(),
+            generation: AtomicU32::new(generation),
+            spare: Mutex::default(),
+            starts: Mutex::new(RestartBackoff::new(0, FIRST_PAUSE, LONGEST_PAUSE)),
+            making: Making::default(),
+            own: Weak::clone(own),
+        });
+        if off_worker {
+            core.request();
+        }
         Ok(Self {
-            core: Arc::new(Core {
-                shared,
-                time_budget,
-                memory_budget,
-                streams_on: streams_on(&results),
-                handler_places: handler_places(results),
-                workers,
-                // 0 is no configuration.
-                next_configuration: AtomicI32::new(1),
-            }),
+            core,
             interest,
             schemas,
             check: Mutex::new(Some(check)),
@@ -297,9 +652,21 @@ impl Plugin for LuaPlugin {
                 .iter()
                 .map(|own| own.seen.status())
                 .collect(),
-            spares: Vec::new(),
+            spares: {
+                let spare = self.core.spare.try_lock().ok();
+                let used = spare.and_then(|spare| Some(spare.as_ref()?.state.memory_gauge()));
+                used.map(|used| used.load(Ordering::Relaxed))
+                    .into_iter()
+                    .collect()
+            },
             memory_budget: self.core.memory_budget,
             log_lines_dropped: self.core.shared.file_log.as_ref().map(FileLog::lost),
+            share_waits: self
+                .core
+                .shared
+                .account
+                .as_ref()
+                .map_or(0, |account| account.waits()),
         }
     }
 
@@ -333,15 +700,18 @@ impl Plugin for LuaPlugin {
         let Some(vm) = &mut *check else {
             return Err(refused("the plugin's Lua VM could not be made again"));
         };
+        let began = Instant::now();
         if let Err(error) = vm.configure(&documents, Intake::Check, Some(metrics)) {
-            if error.kind == LuaErrorKind::Memory {
+            if error.kind == LuaErrorKind::Memory || vm.state.unusable().is_some() {
                 *check = None;
             }
             return Err(refused(&load_message(&error)));
         }
+        let took = began.elapsed();
         vm.release_configuration(documents.id);
         vm.state.tidy();
         drop(check);
+        self.core.add(&documents, took);
         Ok(Arc::new(LuaConfigured::new(
             Arc::clone(&self.core),
             documents,
@@ -355,6 +725,9 @@ fn load_message(error: &LuaError) -> String {
         LuaErrorKind::Error | LuaErrorKind::Memory => error.message.clone(),
     }
 }
+
+/// The SDK reports this kind of a plugin that has `on_configure`.
+const CONFIGURES: i32 = 7;
 
 /// The places that the SDK reported, from kind 11 on.
 fn handler_places(results: Vec<(i32, String)>) -> BTreeMap<usize, String> {

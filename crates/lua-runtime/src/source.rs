@@ -27,6 +27,9 @@ pub struct LuaSource {
     pub memory_budget: usize,
     /// How much of one worker's CPU time the plugin may use over a short window, in per cent; 100: any.
     pub share: u32,
+    /// Whether calls come on a proxy's workers: VMs are made, and `on_configure` runs, on maker threads. Where
+    /// plugins are only tried, on the calling thread.
+    pub off_worker: bool,
     /// Where `envoy.filelog` writes `<plugin>.log`. None: it writes to the proxy's log.
     pub log_folder: Option<PathBuf>,
 }

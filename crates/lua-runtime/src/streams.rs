@@ -62,6 +62,8 @@ pub(crate) struct StreamState {
     pub(crate) outcomes: Outcomes,
     /// Whether the SDK holds a shared table, or functions of timers, of this stream.
     pub(crate) shares: bool,
+    /// How many wake-ups the stream had.
+    wakes: u32,
 }
 
 impl StreamState {
@@ -72,6 +74,9 @@ impl StreamState {
         }
     }
 }
+
+/// A plugin may wait for so many callouts and timers on a stream as part of serving the request.
+const FREE_WAKES: u32 = 8;
 
 /// What a slot stands for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -131,6 +136,19 @@ impl Streams {
         };
         let entry = self.entries.get_mut(index as usize)?;
         Some((index, entry.get_or_insert_default()))
+    }
+
+    /// Counts a wake-up of a stream. Returns whether it is one of the plugin's own doing, and is charged to
+    /// its CPU share in full: a stream's first [`FREE_WAKES`] are the request's.
+    pub(crate) fn count_wake(&mut self, slot: Slot) -> bool {
+        let Lookup::At(index) = self.look_up(slot) else {
+            return false;
+        };
+        let Some(Some(entry)) = self.entries.get_mut(index as usize) else {
+            return false;
+        };
+        entry.wakes = entry.wakes.saturating_add(1);
+        entry.wakes > FREE_WAKES
     }
 
     /// Takes the entry of a slot out.

@@ -12,6 +12,7 @@ mod jit;
 mod json_schemas;
 mod loading;
 mod lua_patterns;
+mod off_worker;
 mod pausing;
 mod sandbox;
 mod sdk;

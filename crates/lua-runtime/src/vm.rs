@@ -1,7 +1,7 @@
 //! One VM with a plugin in it: its pooled coroutines, the configurations that it holds, and what
 //! happens when it uses up its memory.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -46,6 +46,10 @@ pub(crate) struct Vm {
     configurations: BTreeSet<i32>,
     /// The one that was used last, which mostly is the one that is used next.
     latest: i32,
+    /// Those that `on_configure` refused here, with the reason.
+    refused: BTreeMap<i32, LuaError>,
+    /// All configurations up to this number are loaded, as far as maker threads have loaded them.
+    pub(crate) configured_up_to: i32,
 }
 
 impl Vm {
@@ -70,6 +74,8 @@ impl Vm {
             pool: Vec::new(),
             configurations: BTreeSet::new(),
             latest: 0,
+            refused: BTreeMap::new(),
+            configured_up_to: 0,
         };
         Ok((vm, results))
     }
@@ -94,6 +100,9 @@ impl Vm {
             self.latest = documents.id;
             return Ok(());
         }
+        if let Some(error) = self.refused.get(&documents.id) {
+            return Err(error.clone());
+        }
         let nothing: Arc<str> = Arc::from("");
         let texts = vec![
             Arc::clone(&documents.effective),
@@ -116,10 +125,24 @@ impl Vm {
             Err(error) => {
                 if error.kind != LuaErrorKind::Memory {
                     self.unload(documents.id);
+                    if intake == Intake::Checked {
+                        self.refused.insert(documents.id, error.clone());
+                    }
                 }
                 Err(error)
             }
         }
+    }
+
+    /// Whether the configuration is loaded, or was refused here.
+    pub(crate) fn has(&self, documents: &Documents) -> bool {
+        self.configurations.contains(&documents.id) || self.refused.contains_key(&documents.id)
+    }
+
+    /// The configurations that it has and that are not among `known`.
+    pub(crate) fn without(&self, known: &BTreeMap<i32, Documents>) -> Vec<i32> {
+        let own = self.configurations.iter().chain(self.refused.keys());
+        own.filter(|id| !known.contains_key(id)).copied().collect()
     }
 
     /// Forgets a configuration.
@@ -127,6 +150,7 @@ impl Vm {
         if self.latest == id {
             self.latest = 0;
         }
+        self.refused.remove(&id);
         if self.configurations.remove(&id) {
             self.unload(id);
         }

@@ -11,6 +11,8 @@ pub struct PluginStatus {
     pub memory_budget: usize,
     /// Lines that its own log file lost, since the plugin was loaded; none: it has no log file.
     pub log_lines_dropped: Option<u64>,
+    /// How often its streams, timers and ticks had to wait for its share of CPU since it was loaded.
+    pub share_waits: u64,
 }
 
 /// One worker's VM.

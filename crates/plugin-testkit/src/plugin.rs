@@ -86,6 +86,7 @@ impl LoadedPlugin {
                     time_budget: Duration::from_millis(budgets.time_ms.into()),
                     memory_budget: budgets.memory_mib as usize * 1024 * 1024,
                     share: 100,
+                    off_worker: false,
                     log_folder: None,
                 };
                 Box::new(move |metrics| outrider_lua_runtime::load(source.clone(), 1, metrics))

@@ -15,9 +15,7 @@ use std::time::{Duration, Instant};
 
 /// How many threads make VMs.
 const MOST_MAKERS: usize = 4;
-/// A unit that takes this long is followed by a rest.
-const SLOW: Duration = Duration::from_millis(20);
-/// The rest is so many times as long as the unit took.
+/// After a unit the plugin rests. The rest is so many times as long as the unit took.
 const REST: u32 = 4;
 const LONGEST_REST: Duration = Duration::from_secs(30);
 
@@ -166,16 +164,13 @@ fn run() {
             continue;
         }
         queue.idle += 1;
-        queue = match due {
-            Some(due) => {
-                let wait = due.saturating_duration_since(now);
-                let waited = MAKERS.changed.wait_timeout(queue, wait);
-                waited.unwrap_or_else(PoisonError::into_inner).0
-            }
-            None => {
-                let waited = MAKERS.changed.wait(queue);
-                waited.unwrap_or_else(PoisonError::into_inner)
-            }
+        queue = if let Some(due) = due {
+            let wait = due.saturating_duration_since(now);
+            let waited = MAKERS.changed.wait_timeout(queue, wait);
+            waited.unwrap_or_else(PoisonError::into_inner).0
+        } else {
+            let waited = MAKERS.changed.wait(queue);
+            waited.unwrap_or_else(PoisonError::into_inner)
         };
         queue.idle -= 1;
     }
@@ -191,11 +186,7 @@ fn do_unit(work: &Weak<dyn MakeVm>) -> Option<Duration> {
     // A panic must not end the thread; the plugin goes without its VM until it is asked for again.
     let made = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| work.make()));
     let took = began.elapsed();
-    let rest = if took < SLOW {
-        Duration::ZERO
-    } else {
-        took.saturating_mul(REST).min(LONGEST_REST)
-    };
+    let rest = took.saturating_mul(REST).min(LONGEST_REST);
     let pause = match made {
         Ok(Progress::Again(pause)) => Some(pause),
         Ok(Progress::Done) | Err(_) => None,

@@ -232,6 +232,7 @@ impl Plugin for WasmPlugin {
             spares: self.core.spares(),
             memory_budget: self.core.shared.memory_budget,
             log_lines_dropped: None,
+            share_waits: 0,
         }
     }
 }

@@ -85,6 +85,8 @@ pub(super) struct Plugin {
     pub(super) spare_vms_memory_bytes: Vec<usize>,
     /// Of its log file; none: it has none.
     pub(super) log_lines_dropped: Option<u64>,
+    /// How often its streams, timers and ticks had to wait for its share of CPU.
+    pub(super) share_waits: u64,
 }
 
 /// What a plugin failed of.
@@ -200,6 +202,7 @@ fn of(filter: &str, core: &Core, plugin: &GenerationPlugin) -> Plugin {
         vms: status.workers.into_iter().enumerate().map(vm).collect(),
         spare_vms_memory_bytes: status.spares,
         log_lines_dropped: status.log_lines_dropped,
+        share_waits: status.share_waits,
     }
 }
 

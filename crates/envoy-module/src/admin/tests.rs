@@ -86,6 +86,7 @@ fn state() -> State {
                 ],
                 spare_vms_memory_bytes: vec![72_351_744],
                 log_lines_dropped: Some(5),
+                share_waits: 7,
             },
             Plugin {
                 name: "stamp".to_owned(),
@@ -106,6 +107,7 @@ fn state() -> State {
                 vms: Vec::new(),
                 spare_vms_memory_bytes: Vec::new(),
                 log_lines_dropped: None,
+                share_waits: 0,
             },
         ],
     }

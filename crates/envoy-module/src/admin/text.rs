@@ -128,6 +128,9 @@ fn plugin(plugin: &Plugin) -> String {
     if let Some(dropped) = plugin.log_lines_dropped {
         line("log file", format!("{dropped} lines dropped"));
     }
+    if plugin.share_waits > 0 {
+        line("CPU share", format!("{} waits", plugin.share_waits));
+    }
     page
 }
 

@@ -13,3 +13,15 @@ pub(crate) fn lower_thread_priority() {
         }
     }
 }
+
+/// Has the calling thread give way to workers, without letting it starve. Best effort.
+pub(crate) fn lower_maker_priority() {
+    #[cfg(target_os = "linux")]
+    {
+        const NICE: libc::c_int = 10;
+        // SAFETY: takes numbers only; on Linux, 0 is the calling thread.
+        unsafe {
+            libc::setpriority(libc::PRIO_PROCESS, 0, NICE);
+        }
+    }
+}

@@ -18,7 +18,7 @@ local LOADING = {}
 
 local VALIDATE_OK, VALIDATE_FAIL = 0, 1
 local base_validator, route_validator
-local handler
+local handler, on_configure
 -- What scripts of Envoy's Lua filter need, for a plugin that looks like one.
 local filter
 
@@ -207,6 +207,11 @@ function plugin.load()
             .. concat(NAMES, ", "), 0)
     end
     result(1, mask)
+    -- Read once: a handler that sets it later must not have it run on a worker.
+    on_configure = handler.on_configure
+    if on_configure then
+        result(7, "")
+    end
     return handler, found[1], found[2], found[3], found[4], found[5], found[6], found[7]
 end
 
@@ -235,7 +240,6 @@ function plugin.configure(id, check)
             validate(route_validator, entry.route)
         end
     end
-    local on_configure = handler.on_configure
     if on_configure then
         local answer, reason = on_configure(handler, entry.effective)
         if answer == false or answer == nil and reason ~= nil then

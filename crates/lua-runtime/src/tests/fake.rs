@@ -51,6 +51,8 @@ pub(super) struct FakeStream {
     pub(super) panics: bool,
     /// Since when the clock runs; none: it stands.
     pub(super) clock: Option<std::time::Instant>,
+    /// How long the thread spins in each look at a header.
+    pub(super) spins: Duration,
     /// How far on the clock is, in milliseconds.
     pub(super) offset: u64,
 }
@@ -123,6 +125,12 @@ impl Stream for FakeStream {
     }
 
     fn header(&self, map: HeaderMap, name: &[u8], index: usize) -> Option<&[u8]> {
+        if !self.spins.is_zero() {
+            let began = std::time::Instant::now();
+            while began.elapsed() < self.spins {
+                std::hint::spin_loop();
+            }
+        }
         self.maps
             .get(&map)?
             .iter()
@@ -466,6 +474,7 @@ pub(super) fn source(files: &[(&str, &str)]) -> LuaSource {
         time_budget: Duration::from_millis(50),
         memory_budget: 8 * 1024 * 1024,
         share: 100,
+        off_worker: false,
         log_folder: None,
     }
 }

@@ -147,8 +147,8 @@ fn a_vm_that_could_not_be_replaced_is_tried_again() {
         assert_eq!(fault.cause, Cause::Unavailable);
         assert_eq!(
             fault.message,
-            "the worker's Lua VM came to its end and could not be replaced; it is tried again \
-             soon. The last attempt failed: probe/main.lua:2: broken"
+            "the worker's Lua VM came to its end and is not replaced yet: the last attempt to \
+             make one failed: probe/main.lua:2: broken"
         );
     }
     assert_eq!(ask(1, 120, "x-mend"), Ok(Decision::Continue));
