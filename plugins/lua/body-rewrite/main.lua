@@ -9,6 +9,11 @@
 
 local handler = {}
 
+local floor, max = math.floor, math.max
+
+-- How large a body may become while its rules are applied: so many bytes, or twice its length.
+local LARGEST = 4 * 1024 * 1024
+
 local default_types = { "text/*", "application/json", "application/javascript", "application/xml" }
 
 -- What a body's text says of itself, and what is no longer true once the text has changed.
@@ -124,15 +129,21 @@ local function check_rules(rules, direction)
   end
 end
 
--- Rules as arguments of `string.gsub`.
+-- Rules as arguments of `string.gsub`. `references` counts references to captures: each adds at most a
+-- match's length to a match, and the rest of `replacement` at most its own.
 local function compile_rules(rules)
   local compiled = {}
   for index, rule in ipairs(rules or {}) do
     if rule.pattern then
-      compiled[index] = { rule.pattern, rule.replace }
+      local _, references = rule.replace:gsub("%%%d", "")
+      compiled[index] = { pattern = rule.pattern, replacement = rule.replace, references = references }
     else
       -- Every character for itself: what is special to patterns and replacements is escaped.
-      compiled[index] = { (rule.find:gsub("%p", "%%%0")), (rule.replace:gsub("%%", "%%%%")) }
+      compiled[index] = {
+        pattern = rule.find:gsub("%p", "%%%0"),
+        replacement = rule.replace:gsub("%%", "%%%%"),
+        references = 0,
+      }
     end
   end
   return compiled
@@ -143,9 +154,10 @@ local compiled = setmetatable({}, { __mode = "k" })
 
 -- Whether the body that these headers announce is one to change.
 local function applies(types, message)
-  local encoding = message.get_header("content-encoding")
-  if encoding and encoding:lower() ~= "identity" then
-    return false
+  for index = 0, message.get_header_size("content-encoding") - 1 do
+    if (message.get_header_index("content-encoding", index) or ""):lower() ~= "identity" then
+      return false
+    end
   end
   if types["*/*"] then
     return true
@@ -159,22 +171,52 @@ local function applies(types, message)
   return types[media_type] or types[media_type:match("^[^/]*") .. "/*"] or false
 end
 
+-- The body after all rules; nil where it would become too large on the way.
+local function rewritten(body, rules)
+  local largest = max(LARGEST, 2 * #body)
+  for _, rule in ipairs(rules) do
+    if rule.references * #body > largest then
+      return nil
+    end
+    local most = floor(largest / max(1, #rule.replacement))
+    local made, count = body:gsub(rule.pattern, rule.replacement, most + 1)
+    if count > most or #made > largest then
+      return nil
+    end
+    body = made
+  end
+  return body
+end
+
+-- Returns false where the body would become larger than can be held back.
 local function rewrite(rules, message)
   local buffer = message.get_body()
   if not buffer then
-    return
+    return true
   end
   local body = buffer:getBytes(0, buffer:length())
-  local changed = body
-  for _, rule in ipairs(rules) do
-    changed = changed:gsub(rule[1], rule[2])
+  local changed = rewritten(body, rules)
+  if not changed then
+    return false
   end
   if changed ~= body then
-    message.set_body(changed)
+    -- An error means that the body is larger than the gateway's `body_limit`.
+    if not pcall(message.set_body, changed) then
+      return false
+    end
     for _, name in ipairs(validators) do
       message.clear_header(name)
     end
   end
+  return true
+end
+
+local function refuse(status, body)
+  envoy.respond(
+    { [":status"] = status, ["content-type"] = "text/plain" },
+    body,
+    "outrider.body-rewrite.too_large"
+  )
 end
 
 function handler:on_configure(config)
@@ -198,7 +240,9 @@ function handler:on_request()
     envoy.req.clear_header("accept-encoding")
   end
   if #settings.request > 0 and applies(settings.types, envoy.req) then
-    rewrite(settings.request, envoy.req)
+    if not rewrite(settings.request, envoy.req) then
+      refuse("413", "the request is too large\n")
+    end
   end
 end
 
@@ -218,7 +262,10 @@ function handler:on_response()
     end
     return
   end
-  rewrite(settings.response, envoy.resp)
+  if not rewrite(settings.response, envoy.resp) then
+    envoy.logWarn("a response is replaced by 500: its body would become larger than can be held back")
+    refuse("500", "the response is too large\n")
+  end
 end
 
 return handler

@@ -5,6 +5,13 @@
 
 local handler = { version = "v2" }
 
+-- A host name has at most 253 characters. A longer origin is not one that a browser sends, and the time to
+-- search it grows with its length.
+local LONGEST_ORIGIN = 512
+
+-- The most that a preflight request's list of headers is repeated.
+local LONGEST_LIST = 8192
+
 local default_methods = { "GET", "HEAD", "POST", "PUT", "PATCH", "DELETE" }
 local default_headers = { "content-type", "authorization", "x-requested-with" }
 
@@ -24,9 +31,19 @@ local function listed(list)
   return all, table.concat(names, ", ")
 end
 
--- A Lua pattern for `https://*.example.com`: a star stands for what can be in a host or a port.
+-- A regular expression for `https://*.example.com`: a star stands for what can be in a host or a port.
+-- Unlike a Lua pattern, it is searched in linear time.
 local function wildcard(origin)
-  return "^" .. origin:gsub("[^%w*]", "%%%0"):gsub("%*", "[%%w._-]+") .. "$"
+  return "^" .. origin:gsub("[^%w*]", "\\%0"):gsub("%*", "[a-z0-9._-]+") .. "$"
+end
+
+-- Returns a regular expression after a first use, which compiles it.
+local function compiled(pattern, place)
+  local ok, problem = pcall(envoy.re.match, "", pattern)
+  if not ok then
+    error(place .. ": " .. tostring(problem):gsub("^[^:]*:%d+: ", ""), 0)
+  end
+  return pattern
 end
 
 local function compile_origins(config, setup)
@@ -43,7 +60,7 @@ local function compile_origins(config, setup)
       if origin:match("^[^:]*"):find("*", 1, true) then
         error(place .. ": a wildcard cannot stand for the scheme", 0)
       end
-      setup.wildcards[#setup.wildcards + 1] = wildcard(origin)
+      setup.patterns[#setup.patterns + 1] = compiled(wildcard(origin), "origins." .. index)
     else
       setup.exact[origin] = true
     end
@@ -51,16 +68,12 @@ local function compile_origins(config, setup)
   for index, pattern in ipairs(config.origin_patterns or {}) do
     -- The whole origin has to match: half a match lets https://example.com.evil.test in.
     local whole = "^(?:" .. pattern .. ")$"
-    local ok, problem = pcall(envoy.re.match, "", whole)
-    if not ok then
-      error("origin_patterns." .. index .. ": " .. tostring(problem):gsub("^[^:]*:%d+: ", ""), 0)
-    end
-    setup.patterns[#setup.patterns + 1] = whole
+    setup.patterns[#setup.patterns + 1] = compiled(whole, "origin_patterns." .. index)
   end
 end
 
 function handler:on_configure(config)
-  local setup = { any = false, exact = {}, wildcards = {}, patterns = {} }
+  local setup = { any = false, exact = {}, patterns = {} }
   compile_origins(config, setup)
   if setup.any and config.credentials then
     error("`credentials` with the origin `*` would let every site act in its visitors' name; list the origins", 0)
@@ -81,34 +94,38 @@ local function is_allowed(setup, origin)
   if setup.exact[origin] then
     return true
   end
-  for _, pattern in ipairs(setup.wildcards) do
-    if origin:find(pattern) then
-      return true
-    end
-  end
   for _, pattern in ipairs(setup.patterns) do
-    if envoy.re.match(origin, pattern) then
+    -- A text that is too long for its pattern raises an error.
+    local is_searched, is_found = pcall(envoy.re.match, origin, pattern)
+    if is_searched and is_found then
       return true
     end
   end
   return false
 end
 
--- The origin that calls, or nil. Two are none that a browser sends.
+-- The origin that calls, or nil. Several, or one that is too long, do not come from a browser.
 local function calling_origin()
   if envoy.req.get_header_size("origin") == 1 then
-    return envoy.req.get_header("origin")
+    local origin = envoy.req.get_header("origin")
+    return #origin <= LONGEST_ORIGIN and origin or nil
   end
+end
+
+-- A header of the preflight request, or nil where it is missing or too long to be repeated.
+local function asked(name)
+  local value = envoy.req.get_header(name)
+  return value and #value <= LONGEST_LIST and value or nil
 end
 
 -- The answer to a preflight request: what the origin may ask for.
 local function preflight_headers(config, setup, origin)
-  local asked_headers = envoy.req.get_header("access-control-request-headers")
+  local asked_headers = asked("access-control-request-headers")
   local headers = {
     ["access-control-allow-origin"] = setup.any and "*" or origin,
     -- A star of ours is not sent as one: for calls with credentials, browsers take it for a name.
     ["access-control-allow-methods"] = setup.all_methods
-        and envoy.req.get_header("access-control-request-method")
+        and asked("access-control-request-method")
       or setup.methods,
     ["access-control-allow-headers"] = setup.all_headers and asked_headers or setup.headers,
     ["access-control-max-age"] = config.max_age and tostring(config.max_age),

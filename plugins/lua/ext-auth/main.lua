@@ -6,6 +6,14 @@
 
 local handler = { version = "v2" }
 
+-- Headers of the connection and of the message's framing, which belong to the proxy; and `host`, which is
+-- another name of `:authority`.
+local reserved = {
+  ["connection"] = true, ["content-length"] = true, ["host"] = true, ["keep-alive"] = true,
+  ["proxy-connection"] = true, ["te"] = true, ["trailer"] = true, ["transfer-encoding"] = true,
+  ["upgrade"] = true,
+}
+
 local default_request_headers = { "authorization", "cookie" }
 local default_client_headers = { "content-type", "www-authenticate", "location", "set-cookie" }
 
@@ -27,8 +35,7 @@ local function without_port(address)
   return address:match("^%[(.-)%]") or address:match("^(.*):%d+$") or address
 end
 
-local function question(config)
-  local path = envoy.req.get_header(":path")
+local function question(config, path)
   local headers = {}
   for _, name in ipairs(config.request_headers or default_request_headers) do
     headers[name:lower()] = request_values(name)
@@ -36,7 +43,8 @@ local function question(config)
   local client = envoy.streaminfo.downstream_remote_address()
   -- Written last: no header of the request can stand in for these.
   headers[":method"] = config.method or "GET"
-  headers[":path"] = config.path or ((config.path_prefix or "") .. path)
+  -- A CONNECT request has no path.
+  headers[":path"] = config.path or ((config.path_prefix or "") .. (path or "/"))
   headers[":authority"] = config.host or config.upstream
   headers["x-forwarded-method"] = envoy.req.get_header(":method")
   headers["x-forwarded-host"] = envoy.req.get_header(":authority")
@@ -82,7 +90,18 @@ local function fail(config, reason)
   )
 end
 
+local function check_names(names, place)
+  for index, name in ipairs(names or {}) do
+    if reserved[name:lower()] then
+      error(place .. "." .. index .. ": `" .. name .. "` belongs to the connection, and is never passed on; remove it", 0)
+    end
+  end
+end
+
 function handler:on_configure(config)
+  for _, key in ipairs({ "request_headers", "upstream_headers", "client_headers" }) do
+    check_names(config[key], key)
+  end
   if config.path and config.path_prefix then
     error("`path` and `path_prefix` exclude each other; remove one of them", 0)
   end
@@ -90,7 +109,16 @@ end
 
 function handler:on_request_header()
   local config = envoy.config()
-  local answer, body = envoy.httpCall(config.upstream, question(config), "", config.timeout_ms or 500)
+  local path = envoy.req.get_header(":path")
+  if path and path:find("[%c ]") then
+    -- HTTP/2 can carry such bytes; in a question to the service they would be another request.
+    return envoy.respond(
+      { [":status"] = "400", ["content-type"] = "text/plain" },
+      "bad request\n",
+      "outrider.ext-auth.bad_path"
+    )
+  end
+  local answer, body = envoy.httpCall(config.upstream, question(config, path), "", config.timeout_ms or 500)
   if not answer then
     -- Without an answer, the second value is the reason.
     return fail(config, body)

@@ -5,8 +5,20 @@
 
 local handler = { version = "v2" }
 
--- Lengths of bodies are the proxy's business: it keeps these right, whatever plugins do to a body.
-local reserved = { ["content-length"] = true, ["transfer-encoding"] = true }
+-- Headers of the connection and of the message's framing, which belong to the proxy; and `host`, which is
+-- another name of `:authority`.
+local reserved = {
+  ["connection"] = true, ["content-length"] = true, ["host"] = true, ["keep-alive"] = true,
+  ["proxy-connection"] = true, ["te"] = true, ["trailer"] = true, ["transfer-encoding"] = true,
+  ["upgrade"] = true,
+}
+
+-- How many bytes all values together may have that are filled in, for one message: about as much as Envoy
+-- takes in the headers of one message.
+local LONGEST = 60 * 1024
+
+-- `envoy.req.get_query_parameters` reads no more.
+local MOST_PARAMETERS = 10000
 
 -- The IP address of `address:port`; IPv6 addresses come in brackets.
 local function without_port(address)
@@ -38,7 +50,7 @@ local named = {
     return envoy.req.get_header(name)
   end,
   ["req.query."] = function(name)
-    local value = envoy.req.get_query_parameters()[name]
+    local value = envoy.req.get_query_parameters(MOST_PARAMETERS)[name]
     if type(value) == "table" then
       value = value[1]
     end
@@ -117,7 +129,7 @@ local function compile_map(list, map, direction, kind)
   for _, name in ipairs(sorted_names(map)) do
     local where = direction .. "." .. kind .. "." .. name
     if reserved[name:lower()] then
-      error(where .. ": this header is the proxy's, and cannot be changed", 0)
+      error(where .. ": `" .. name:lower() .. "` is the proxy's, and cannot be changed", 0)
     end
     local values = map[name]
     if type(values) ~= "table" then
@@ -148,33 +160,48 @@ end
 -- Compiled forms, by configuration; a configuration that is gone takes its compiled form along.
 local compiled = setmetatable({}, { __mode = "k" })
 
--- The value that parts make now.
-local function render(parts)
+-- The value of parts for this message, and how many of its bytes were filled in; nil where these are more
+-- than `left`.
+local function render(parts, left)
   if #parts == 1 then
-    return parts[1]
+    return parts[1], 0
   end
-  local texts = {}
+  local texts, filled = {}, 0
   for index, part in ipairs(parts) do
     if type(part) == "function" then
       -- A query parameter may hold an encoded line break, which would begin a header of its own.
       part = (part() or ""):gsub("%c", "")
+      filled = filled + #part
+      if filled > left then
+        return nil
+      end
     end
     texts[index] = part
   end
-  return table.concat(texts)
+  return table.concat(texts), filled
 end
 
--- All values are made before anything changes, so that the order of changes does not matter to them.
-local function render_all(list)
-  local values = {}
+-- All values are made before anything changes, so that the order of changes does not matter to them. Returns
+-- how many bytes are left for more values; nil where they were not enough.
+local function render_all(list, values, left)
   for index, entry in ipairs(list) do
-    values[index] = render(entry.parts)
+    local value, filled = render(entry.parts, left)
+    if not value then
+      return nil
+    end
+    values[index] = value
+    left = left - filled
   end
-  return values
+  return left
 end
 
+-- Returns false, and changes nothing, where the values are too long.
 local function apply(changes, message)
-  local set, append = render_all(changes.set), render_all(changes.append)
+  local set, append = {}, {}
+  local left = render_all(changes.set, set, LONGEST)
+  if not left or not render_all(changes.append, append, left) then
+    return false
+  end
   for _, name in ipairs(changes.remove) do
     message.clear_header(name)
   end
@@ -191,6 +218,7 @@ local function apply(changes, message)
       message.add_header(entry.name, append[index])
     end
   end
+  return true
 end
 
 function handler:on_configure(config)
@@ -202,15 +230,19 @@ end
 
 function handler:on_request_header()
   local changes = compiled[envoy.config()].request
-  if changes then
-    apply(changes, envoy.req)
+  if changes and not apply(changes, envoy.req) then
+    envoy.respond(
+      { [":status"] = "431", ["content-type"] = "text/plain" },
+      "request header fields too large\n",
+      "outrider.headers.too_large"
+    )
   end
 end
 
 function handler:on_response_header()
   local changes = compiled[envoy.config()].response
-  if changes then
-    apply(changes, envoy.resp)
+  if changes and not apply(changes, envoy.resp) then
+    envoy.logWarn("a response stays as it is: the values for its headers are longer than " .. LONGEST .. " bytes")
   end
 end
 

@@ -6,8 +6,20 @@
 local handler = { version = "v2" }
 
 local sha256, equal = envoy.crypto.sha256, envoy.crypto.constant_time_equals
+local byte = string.byte
 
--- What is known of each configuration; one that is gone takes it along.
+-- The bytes that `%s` stands for.
+local is_space = { [9] = true, [10] = true, [11] = true, [12] = true, [13] = true, [32] = true }
+
+-- Headers of the connection and of the message's framing, which belong to the proxy; and `host`, which is
+-- another name of `:authority`.
+local reserved = {
+  ["connection"] = true, ["content-length"] = true, ["host"] = true, ["keep-alive"] = true,
+  ["proxy-connection"] = true, ["te"] = true, ["trailer"] = true, ["transfer-encoding"] = true,
+  ["upgrade"] = true,
+}
+
+-- Compiled configurations; the key is weak, so each goes with its configuration.
 local prepared = setmetatable({}, { __mode = "k" })
 
 local function lowered(list)
@@ -16,6 +28,14 @@ local function lowered(list)
     lower[index] = name:lower()
   end
   return lower
+end
+
+local function set_of(list)
+  local set = {}
+  for _, name in ipairs(list) do
+    set[name] = true
+  end
+  return set
 end
 
 -- Consumers by the digest of their keys.
@@ -52,7 +72,13 @@ function handler:on_configure(config)
     error("`scheme` has no meaning without `headers`; remove it", 0)
   end
   local consumer_header = config.consumer_header and config.consumer_header:lower()
+  if reserved[consumer_header] then
+    error("`consumer_header` cannot be `" .. consumer_header .. "`; choose another, for example x-consumer", 0)
+  end
   for _, name in ipairs(headers) do
+    if reserved[name] then
+      error("`headers` cannot have `" .. name .. "`; choose another, for example x-api-key", 0)
+    end
     if name == consumer_header then
       error("`consumer_header` cannot be a header that carries keys; choose another, for example x-consumer", 0)
     end
@@ -60,11 +86,45 @@ function handler:on_configure(config)
   prepared[config] = {
     known = digests(config.consumers),
     headers = headers,
-    query = config.query or {},
-    cookies = config.cookies or {},
+    query = set_of(config.query or {}),
+    cookies = set_of(config.cookies or {}),
     scheme = config.scheme and config.scheme:lower(),
     consumer_header = consumer_header,
   }
+end
+
+-- The text without the spaces around it. A pattern such as `^%s*(.-)%s*$` takes time that grows with the
+-- square of the length.
+local function trimmed(text)
+  local first, last = text:find("%S"), #text
+  if not first then
+    return ""
+  end
+  while is_space[byte(text, last)] do
+    last = last - 1
+  end
+  return text:sub(first, last)
+end
+
+-- The key of a header's value, or nil where `scheme` is configured and the value has another one.
+local function key_of(value, scheme)
+  if not scheme then
+    return value
+  end
+  local word, key = value:match("^(%S+) +(.*)$")
+  if word and word:lower() == scheme then
+    return trimmed(key)
+  end
+end
+
+-- Name and value of one cookie (RFC 6265, section 5.2): split at the first `=`, without spaces around
+-- either. A cookie without `=` has no name.
+local function cookie_of(text)
+  local equals = text:find("=", 1, true)
+  if not equals then
+    return "", trimmed(text)
+  end
+  return trimmed(text:sub(1, equals - 1)), trimmed(text:sub(equals + 1))
 end
 
 -- The name of a query parameter as it is meant: decoded, with `+` for a space.
@@ -78,7 +138,8 @@ local function path_and_query()
   return path:match("^([^?#]*)%??([^#]*)")
 end
 
--- Every key in the request, at most two: more than one is wrong in any case.
+-- The keys in the request, at most two: more than one is wrong in any case. The second result says whether
+-- there is one.
 local function find_keys(setup)
   local found, carried = {}, false
   local function add(key)
@@ -90,40 +151,31 @@ local function find_keys(setup)
 
   for _, name in ipairs(setup.headers) do
     for index = 0, envoy.req.get_header_size(name) - 1 do
-      local value = envoy.req.get_header_index(name, index) or ""
-      if setup.scheme then
-        local scheme, key = value:match("^(%S+) +(.-) *$")
-        -- Another scheme is another plugin's business.
-        if scheme and scheme:lower() == setup.scheme then
-          add(key)
-        end
-      else
-        add(value)
+      -- A value with another scheme is not a key.
+      local key = key_of(envoy.req.get_header_index(name, index) or "", setup.scheme)
+      if key then
+        add(key)
       end
     end
   end
 
-  if #setup.query > 0 then
+  if next(setup.query) then
     local _, query = path_and_query()
     for parameter in query:gmatch("[^&]+") do
       local name, value = parameter:match("^([^=]*)=?(.*)$")
-      name = decoded(name)
-      for _, wanted in ipairs(setup.query) do
-        if name == wanted then
-          add(decoded(value))
-        end
+      if setup.query[decoded(name)] then
+        add(decoded(value))
       end
     end
   end
 
-  if #setup.cookies > 0 then
+  if next(setup.cookies) then
     for index = 0, envoy.req.get_header_size("cookie") - 1 do
       local cookies = envoy.req.get_header_index("cookie", index) or ""
-      for name, value in cookies:gmatch("([^%s=;]+)%s*=%s*([^;]*)") do
-        for _, wanted in ipairs(setup.cookies) do
-          if name == wanted then
-            add((value:gsub("%s+$", "")))
-          end
+      for cookie in cookies:gmatch("[^;]+") do
+        local name, value = cookie_of(cookie)
+        if setup.cookies[name] then
+          add(value)
         end
       end
     end
@@ -131,40 +183,58 @@ local function find_keys(setup)
   return found, carried
 end
 
+local function remove_from_header(name, scheme)
+  local kept, removed = {}, false
+  for index = 0, envoy.req.get_header_size(name) - 1 do
+    local value = envoy.req.get_header_index(name, index) or ""
+    if key_of(value, scheme) then
+      removed = true
+    else
+      kept[#kept + 1] = value
+    end
+  end
+  if removed then
+    envoy.req.clear_header(name)
+    for _, value in ipairs(kept) do
+      envoy.req.add_header(name, value)
+    end
+  end
+end
+
+-- A path without a key stays as it is, to the byte: its query may be signed.
 local function remove_from_query(names)
   local path, query = path_and_query()
-  local kept = {}
+  local kept, removed = {}, false
   for parameter in query:gmatch("[^&]+") do
-    local name = decoded(parameter:match("^[^=]*"))
-    local is_key = false
-    for _, wanted in ipairs(names) do
-      is_key = is_key or name == wanted
-    end
-    if not is_key then
-      -- As it was written: the upstream may decode in its own way.
+    if names[decoded(parameter:match("^[^=]*"))] then
+      removed = true
+    else
+      -- Not decoded: the upstream may decode in its own way.
       kept[#kept + 1] = parameter
     end
   end
-  if #kept > 0 then
-    path = path .. "?" .. table.concat(kept, "&")
+  if removed then
+    if #kept > 0 then
+      path = path .. "?" .. table.concat(kept, "&")
+    end
+    envoy.req.set_header(":path", path)
   end
-  envoy.req.set_header(":path", path)
 end
 
 local function remove_from_cookies(names)
-  local kept = {}
+  local kept, removed = {}, false
   for index = 0, envoy.req.get_header_size("cookie") - 1 do
     local cookies = envoy.req.get_header_index("cookie", index) or ""
     for cookie in cookies:gmatch("[^;]+") do
-      local name = cookie:match("^%s*([^%s=]*)")
-      local is_key = false
-      for _, wanted in ipairs(names) do
-        is_key = is_key or name == wanted
-      end
-      if not is_key then
-        kept[#kept + 1] = cookie:match("^%s*(.-)%s*$")
+      if names[cookie_of(cookie)] then
+        removed = true
+      else
+        kept[#kept + 1] = trimmed(cookie)
       end
     end
+  end
+  if not removed then
+    return
   end
   if #kept > 0 then
     envoy.req.set_header("cookie", table.concat(kept, "; "))
@@ -175,12 +245,12 @@ end
 
 local function hide(setup)
   for _, name in ipairs(setup.headers) do
-    envoy.req.clear_header(name)
+    remove_from_header(name, setup.scheme)
   end
-  if #setup.query > 0 then
+  if next(setup.query) then
     remove_from_query(setup.query)
   end
-  if #setup.cookies > 0 then
+  if next(setup.cookies) then
     remove_from_cookies(setup.cookies)
   end
 end
@@ -209,7 +279,7 @@ function handler:on_request_header()
     end
     consumer = config.anonymous
   else
-    -- Two keys in one request mean that somebody hopes the two of us read different ones.
+    -- With two keys, the upstream could take another consumer's than this plugin.
     if #keys > 1 then
       return refuse(config, "outrider.key-auth.several_keys")
     end

@@ -4,12 +4,21 @@
 local handler = { version = "v2" }
 
 local floor, ceil, max = math.floor, math.ceil, math.max
+local byte = string.byte
+
+-- The bytes that `%s` stands for.
+local is_space = { [9] = true, [10] = true, [11] = true, [12] = true, [13] = true, [32] = true }
 local shared = envoy.shared
 
 local seconds = { second = 1, minute = 60, hour = 3600, day = 86400 }
 
--- Longer values are counted by their digest, so that a client cannot fill the memory with one.
+-- Longer values, and longer names of rules and headers, are counted by their digest: a client cannot fill
+-- the memory with one, and keys of `envoy.shared` have a limit.
 local LONGEST_VALUE = 128
+local LONGEST_RULE = 512
+
+-- A hundred years, in milliseconds.
+local LONGEST_BURST = 100 * 365 * 86400 * 1000
 
 -- Compiled rules by configuration; a configuration that is gone takes them along.
 local prepared = setmetatable({}, { __mode = "k" })
@@ -20,12 +29,27 @@ local function address()
   return peer:match("^%[(.-)%]") or peer:match("^(.*):%d+$") or peer
 end
 
+-- The text without the spaces around it. A pattern such as `^%s*(.-)%s*$` takes time that grows with the
+-- square of the length.
+local function trimmed(text)
+  local first, last = text:find("%S"), #text
+  if not first then
+    return ""
+  end
+  while is_space[byte(text, last)] do
+    last = last - 1
+  end
+  return text:sub(first, last)
+end
+
+-- The value of the first cookie of a name (RFC 6265, section 5.2), or nil.
 local function cookie_of(wanted)
   for index = 0, envoy.req.get_header_size("cookie") - 1 do
     local cookies = envoy.req.get_header_index("cookie", index) or ""
-    for name, value in cookies:gmatch("([^%s=;]+)%s*=%s*([^;]*)") do
-      if name == wanted then
-        return (value:gsub("%s+$", ""))
+    for cookie in cookies:gmatch("[^;]+") do
+      local equals = cookie:find("=", 1, true)
+      if equals and trimmed(cookie:sub(1, equals - 1)) == wanted then
+        return trimmed(cookie:sub(equals + 1))
       end
     end
   end
@@ -127,6 +151,17 @@ local function compile(rule, index)
   end
   local find, what = subject(rule.by)
   local period = (seconds[rule.per] or rule.per) * 1000
+  -- What `envoy.shared.take` can count.
+  if (rule.burst or rule.limit) * period / rule.limit > LONGEST_BURST then
+    error(place .. ": a bucket that takes more than 100 years to fill again; choose a smaller `burst`", 0)
+  end
+  -- Rules that differ count apart; the key is the same on every worker.
+  local key = table.concat({
+    rule.name or place, what, algorithm, rule.limit, period, rule.burst or "", "",
+  }, "\1")
+  if #key > LONGEST_RULE then
+    key = envoy.crypto.hex(envoy.crypto.sha256(key)) .. "\1"
+  end
   return {
     name = rule.name or place,
     find = find,
@@ -135,10 +170,7 @@ local function compile(rule, index)
     period = period,
     burst = rule.burst or rule.limit,
     check = algorithms[algorithm],
-    -- Whatever differs counts apart; the same on every worker.
-    key = table.concat({
-      rule.name or place, what, algorithm, rule.limit, period, rule.burst or "", "",
-    }, "\1"),
+    key = key,
   }
 end
 
@@ -170,7 +202,8 @@ local function key_of(rule)
 end
 
 local function limit_headers(headers, rule, remaining, milliseconds)
-  headers["x-ratelimit-limit"] = tostring(rule.limit)
+  -- The most that can be left: with a bucket, what it holds.
+  headers["x-ratelimit-limit"] = string.format("%d", rule.burst)
   headers["x-ratelimit-remaining"] = string.format("%d", remaining)
   headers["x-ratelimit-reset"] = string.format("%d", max(0, ceil(milliseconds / 1000)))
   return headers

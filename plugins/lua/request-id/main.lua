@@ -5,6 +5,14 @@ local handler = { version = "v2" }
 
 local LONGEST = 128
 
+-- Headers of the connection and of the message's framing, which belong to the proxy; and `host`, which is
+-- another name of `:authority`.
+local reserved = {
+  ["connection"] = true, ["content-length"] = true, ["host"] = true, ["keep-alive"] = true,
+  ["proxy-connection"] = true, ["te"] = true, ["trailer"] = true, ["transfer-encoding"] = true,
+  ["upgrade"] = true,
+}
+
 local function is_sound(id)
   return #id <= LONGEST and id:find("^[%w._~+/=:-]+$") ~= nil
 end
@@ -27,10 +35,8 @@ end
 
 function handler:on_configure(config)
   local header = (config.header or "x-request-id"):lower()
-  for _, reserved in ipairs({ "host", "content-length", "transfer-encoding", "connection" }) do
-    if header == reserved then
-      error("`header` cannot be `" .. reserved .. "`; choose one of its own", 0)
-    end
+  if reserved[header] then
+    error("`header` cannot be `" .. header .. "`; choose another, for example x-request-id", 0)
   end
 end
 

@@ -5,6 +5,14 @@
 
 local handler = {}
 
+local HUGE = math.huge
+
+-- `envoy.req.get_query_parameters` reads no more; a request with more cannot be checked.
+local MOST_PARAMETERS = 10000
+
+-- A media type has at most 127 characters on each side of its slash (RFC 6838, section 4.2).
+local LONGEST_TYPE = 255
+
 local default_methods = { "POST", "PUT", "PATCH" }
 local default_types = { "application/json", "application/*+json" }
 
@@ -19,8 +27,8 @@ local function compile_schema(schema, place)
   return compiled
 end
 
--- What texts of headers and parameters are made before they are checked: what the schema's properties
--- say that they are.
+-- Types of headers and parameters by name, from the schema's `properties`: their texts are converted to
+-- these types before the check.
 local function types_of(schema)
   if type(schema) == "string" then
     schema = envoy.json.decode(schema)
@@ -70,46 +78,71 @@ function handler:on_configure(config)
   prepared[config] = setup
 end
 
--- A text as a schema's type has it; the text itself where it is none.
-local function converted(text, kind)
-  if kind == "integer" or kind == "number" then
-    -- As JSON writes numbers: Lua also takes `0x10`, ` 1` and `nan`.
-    if text:find("^-?%d+%.?%d*[eE]?[+-]?%d*$") and not text:find("^-?0%d") then
-      return tonumber(text) or text
-    end
-  elseif kind == "boolean" then
-    if text == "true" then
-      return true
-    elseif text == "false" then
-      return false
-    end
+-- Returns whether a text is a number by the grammar of JSON (RFC 8259, section 6) that a double can hold.
+-- Lua's `tonumber` also takes `0x10`, ` 1`, `1.` and `nan`.
+local function is_json_number(text)
+  local rest = text:match("^-?%d+(.*)$")
+  if not rest or text:find("^-?0%d") then
+    return false
   end
-  return text
+  rest = rest:match("^%.%d+(.*)$") or rest
+  if rest ~= "" and not rest:find("^[eE][+-]?%d+$") then
+    return false
+  end
+  local number = tonumber(text)
+  return number ~= nil and number > -HUGE and number < HUGE
 end
 
--- One value as it is, several as a list; what the schema says is a list is one in any case.
-local function typed(value, said)
+-- The JSON of a text, as a value of the schema's type where the text is one. Digits stay as they were
+-- sent, so that no rounding hides a value from the check.
+local function json_of(text, kind)
+  if kind == "integer" or kind == "number" then
+    if is_json_number(text) then
+      return text
+    end
+  elseif kind == "boolean" and (text == "true" or text == "false") then
+    return text
+  end
+  return envoy.json.encode(text)
+end
+
+-- The JSON of all values of one name: a list where there are several, or where the schema's type is
+-- `array`.
+local function json_of_values(values, said)
   local kind, items = said and said.kind, said and said.items
-  if type(value) ~= "table" and kind ~= "array" then
-    return converted(value, kind)
+  if type(values) ~= "table" and kind ~= "array" then
+    return json_of(values, kind)
   end
   local list = {}
-  for index, text in ipairs(type(value) == "table" and value or { value }) do
-    list[index] = converted(text, items)
+  for index, text in ipairs(type(values) == "table" and values or { values }) do
+    list[index] = json_of(text, items)
   end
-  return envoy.json.array(list)
+  return "[" .. table.concat(list, ",") .. "]"
 end
 
--- Checks names and values. Bytes that are no UTF-8 make the document none, and are told as that.
-local function check_fields(part, values)
-  local document = {}
+local function document_of(part, values)
+  local members = {}
   for name, value in pairs(values) do
     if name:sub(1, 1) ~= ":" then
-      document[name] = typed(value, part.types[name])
+      members[#members + 1] = envoy.json.encode(name) .. ":" .. json_of_values(value, part.types[name])
     end
   end
-  local text = next(document) == nil and "{}" or envoy.json.encode(document)
-  return part.schema:validate(text)
+  return "{" .. table.concat(members, ",") .. "}"
+end
+
+-- Validates headers or parameters. Bytes that are not UTF-8 are not JSON, and so never valid.
+local function check_fields(part, values)
+  local is_text, document = pcall(document_of, part, values)
+  if not is_text then
+    return false, { "a name or a value is not UTF-8" }
+  end
+  return part.schema:validate(document)
+end
+
+-- Returns whether the path has more parameters than `envoy.req.get_query_parameters` reads.
+local function has_too_many_parameters()
+  local _, separators = (envoy.req.get_header(":path") or ""):gsub("&", "")
+  return separators >= MOST_PARAMETERS
 end
 
 local function refuse(status, config, details, place, messages)
@@ -128,6 +161,9 @@ local function has_type(patterns, content_type)
     -- Only what stands for all is for a body without a type.
     return patterns.all
   end
+  if #content_type > LONGEST_TYPE then
+    return false
+  end
   for _, pattern in ipairs(patterns) do
     if content_type:find(pattern) then
       return true
@@ -141,21 +177,23 @@ local function check_body(config, body)
   local length = content and content:length() or 0
   if length == 0 then
     if body.needed[envoy.req.get_header(":method")] then
-      refuse(config.status or 400, config, "no_body", "body", { "there is none" })
+      refuse(config.status or 400, config, "no_body", "body", { "the request has no body" })
     end
     return
   end
-  local encoding = envoy.req.get_header("content-encoding")
-  if encoding and encoding:lower() ~= "identity" then
-    return refuse(415, config, "content_encoding", "body", { "it is compressed, and cannot be checked" })
+  for index = 0, envoy.req.get_header_size("content-encoding") - 1 do
+    local encoding = envoy.req.get_header_index("content-encoding", index) or ""
+    if encoding:lower() ~= "identity" then
+      return refuse(415, config, "content_encoding", "body", { "a compressed body cannot be checked" })
+    end
   end
-  -- Two types mean that somebody hopes the two of us believe different ones.
+  -- With two types, the upstream could read the body by another one than this check.
   local content_type = ""
   if envoy.req.get_header_size("content-type") == 1 then
     content_type = envoy.req.get_header("content-type"):lower():match("^%s*([^;%s]*)")
   end
   if not has_type(body.types, content_type) then
-    return refuse(415, config, "content_type", "body", { "it has another type than those that are taken" })
+    return refuse(415, config, "content_type", "body", { "the body's media type is not accepted" })
   end
   local valid, messages = body.schema:validate(content:getBytes(0, length))
   if not valid then
@@ -173,7 +211,10 @@ function handler:on_request()
     end
   end
   if setup.query then
-    local valid, messages = check_fields(setup.query, envoy.req.get_query_parameters(10000))
+    if has_too_many_parameters() then
+      return refuse(config.status or 400, config, "query", "query", { "the query has too many parameters" })
+    end
+    local valid, messages = check_fields(setup.query, envoy.req.get_query_parameters(MOST_PARAMETERS))
     if not valid then
       return refuse(config.status or 400, config, "query", "query", messages)
     end

@@ -5,8 +5,22 @@
 
 local handler = {}
 
--- Lengths of bodies are the proxy's business: it keeps these right, whatever plugins do to a body.
-local reserved = { ["content-length"] = true, ["transfer-encoding"] = true, [":status"] = true }
+local floor, max, min = math.floor, math.max, math.min
+
+-- More than can be found in any body.
+local HUGE = 2 ^ 31 - 1
+
+-- Headers of the connection and of the message's framing, which belong to the proxy.
+local reserved = {
+  ["connection"] = true, ["content-length"] = true, ["keep-alive"] = true, ["proxy-connection"] = true,
+  ["te"] = true, ["trailer"] = true, ["transfer-encoding"] = true, ["upgrade"] = true, [":status"] = true,
+}
+
+-- Statuses whose responses have no body (RFC 9110, sections 15.3.5, 15.3.6 and 15.4.5).
+local bodiless = { [204] = true, [205] = true, [304] = true }
+
+-- How large a body may become while its replacements are made: so many bytes, or twice its length.
+local LARGEST = 4 * 1024 * 1024
 
 -- What a body's text says of itself, and what is no longer true once the text has changed.
 local validators = { "etag", "content-md5", "digest", "content-digest", "repr-digest", "accept-ranges" }
@@ -90,19 +104,30 @@ local function compile_body(said, place)
   return bytes
 end
 
+-- Replacements with the number of their references to groups: each adds at most a match's length to a
+-- match, and the rest of `with` at most its own.
+local function compile_replacements(list, place)
+  local compiled = {}
+  for index, said in ipairs(list) do
+    local ok, problem = pcall(envoy.re.replace, "", said.pattern, said.with, said.first)
+    if not ok then
+      error(place .. ".replace." .. index .. ": " .. tostring(problem):gsub("^[^:]*:%d+: ", ""), 0)
+    end
+    local _, references = said.with:gsub("%$", "")
+    compiled[index] = {
+      pattern = said.pattern, with = said.with, first = said.first or HUGE, references = references,
+    }
+  end
+  return compiled
+end
+
 local function compile_rule(rule, place)
   if rule.body and rule.replace then
     error(place .. ": `body` and `replace` exclude each other; write the whole body as it shall be", 0)
   end
   local status = rule.set_status
-  if rule.body and (status == 204 or status == 304) then
+  if rule.body and bodiless[status] then
     error(place .. ": a response with status " .. status .. " has no body; remove `body`", 0)
-  end
-  for index, replacement in ipairs(rule.replace or {}) do
-    local ok, problem = pcall(envoy.re.match, "", replacement.pattern)
-    if not ok then
-      error(place .. ".replace." .. index .. ": " .. tostring(problem):gsub("^[^:]*:%d+: ", ""), 0)
-    end
   end
   local methods
   if rule.methods then
@@ -118,7 +143,7 @@ local function compile_rule(rule, place)
     headers = rule.headers and compile_headers(rule.headers, place),
     body = rule.body and compile_body(rule.body, place),
     content_type = rule.body and rule.body.content_type,
-    replace = rule.replace,
+    replace = rule.replace and compile_replacements(rule.replace, place),
   }
 end
 
@@ -157,48 +182,92 @@ local function forget_body()
   end
 end
 
+-- Ends the stream with 500: the body that this configuration wants cannot be made.
+local function fail(reason)
+  envoy.logWarn("a response is replaced by 500: " .. reason)
+  envoy.respond(
+    { [":status"] = "500", ["content-type"] = "text/plain" },
+    "the response is too large\n",
+    "outrider.response-rewrite.too_large"
+  )
+end
+
+-- Replaces the body that there is.
+local function set_body(content)
+  local is_set, problem = pcall(envoy.resp.set_body, content)
+  if not is_set then
+    fail(tostring(problem))
+  end
+end
+
 -- Makes `content` the whole body, also of a response that had none.
 local function put_body(content)
   forget_body()
   envoy.resp.clear_header("content-encoding")
   envoy.resp.clear_header("content-range")
   if envoy.resp.get_body() then
-    envoy.resp.set_body(content)
+    set_body(content)
   elseif content ~= "" then
     -- There is nothing to replace. A reply takes the response's place, with its headers.
     local headers = envoy.resp.get_headers()
+    local status = tonumber(headers[":status"])
+    if not status or status < 200 or status > 599 then
+      -- No reply can have such a status.
+      headers[":status"] = "502"
+    end
     local details = envoy.streaminfo.response_code_details()
     envoy.respond(headers, content, details or "outrider.response-rewrite")
   end
 end
 
-local function can_be_searched()
-  local encoding = envoy.resp.get_header("content-encoding")
-  if encoding and encoding:lower() ~= "identity" then
-    return false
+local function can_be_searched(status)
+  for index = 0, envoy.resp.get_header_size("content-encoding") - 1 do
+    if (envoy.resp.get_header_index("content-encoding", index) or ""):lower() ~= "identity" then
+      return false
+    end
   end
-  -- Parts of a resource have offsets that would no longer fit.
-  return envoy.resp.get_header("content-range") == nil
+  -- Parts of a resource have offsets that would no longer fit; several parts have theirs in the body.
+  return status ~= 206 and envoy.resp.get_header("content-range") == nil
 end
 
+-- The body after one replacement, and how many matches were replaced; nil and why it cannot be made.
+local function replace(body, replacement, largest)
+  if replacement.references * #body > largest then
+    return nil, "its replacements can become larger than is kept"
+  end
+  local most = min(replacement.first, floor(largest / max(1, #replacement.with)))
+  local is_made, made, count = pcall(envoy.re.replace, body, replacement.pattern, replacement.with, most)
+  if not is_made then
+    return nil, tostring(made)
+  end
+  if #made > largest or (count == most and most < replacement.first) then
+    return nil, "its replacements are larger than is kept"
+  end
+  return made, count
+end
+
+-- The body after all replacements of these rules, and whether any was made; nil and why it cannot be made.
 local function replaced(body, rules)
-  local changed = false
+  local changed, largest = false, max(LARGEST, 2 * #body)
   for _, rule in ipairs(rules) do
     for _, replacement in ipairs(rule.replace or {}) do
-      local count
-      body, count = envoy.re.replace(body, replacement.pattern, replacement.with, replacement.first)
-      changed = changed or count > 0
+      local made, count = replace(body, replacement, largest)
+      if not made then
+        return nil, count
+      end
+      body, changed = made, changed or count > 0
     end
   end
   return body, changed
 end
 
 function handler:on_response()
-  local status = tonumber(envoy.resp.get_header(":status"))
+  local arrived = tonumber(envoy.resp.get_header(":status"))
+  local status = arrived
   local method = envoy.req.get_header(":method")
   local met = {}
   for _, rule in ipairs(prepared[envoy.config()].rules) do
-    if (not rule.statuses or rule.statuses[status]) and (not rule.methods or rule.methods[method]) then
+    if (not rule.statuses or rule.statuses[arrived]) and (not rule.methods or rule.methods[method]) then
       met[#met + 1] = rule
     end
   end
@@ -220,12 +289,10 @@ function handler:on_response()
     replaces = replaces or rule.replace ~= nil
   end
 
-  if status == 204 or status == 304 then
-    if #met > 0 and envoy.resp.get_header("content-length") then
-      envoy.resp.clear_header("content-length")
-      if method ~= "HEAD" and envoy.resp.get_body() then
-        envoy.resp.set_body("")
-      end
+  if bodiless[status] then
+    -- Whatever announces it, no body may follow: the client would take it for another response.
+    if #met > 0 and method ~= "HEAD" and envoy.resp.get_body() then
+      envoy.resp.set_body("")
     end
     return
   end
@@ -239,13 +306,15 @@ function handler:on_response()
   end
   if content then
     put_body(content)
-  elseif replaces and can_be_searched() then
+  elseif replaces and can_be_searched(arrived) then
     local body = envoy.resp.get_body()
     if body then
       local text, changed = replaced(body:getBytes(0, body:length()), met)
-      if changed then
+      if not text then
+        fail(changed)
+      elseif changed then
         forget_body()
-        envoy.resp.set_body(text)
+        set_body(text)
       end
     end
   end

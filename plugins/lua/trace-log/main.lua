@@ -1,13 +1,21 @@
 -- One line of JSON for each request, written when the stream is over.
 --
--- What clients send is written as text that every JSON parser takes: bytes that are no UTF-8 are
--- replaced, and long values are cut.
+-- What clients send is written as text that every JSON parser takes: bytes that are not UTF-8 are
+-- replaced, and long values are cut. A line stays within the length that logs keep whole, whatever comes.
 
 local handler = { version = "v2" }
 
 local encode, concat = envoy.json.encode, table.concat
 local byte = string.byte
 local REPLACEMENT = "\239\191\189"
+
+-- A line of a log has at most 8 KiB. All texts of a line share so many bytes, as JSON; the rest is for
+-- names, numbers and `fields`.
+local LONGEST_TEXTS = 6000
+local LONGEST_FIELDS = 1024
+
+-- A byte takes at most this many in JSON, as `\u001f`.
+local LONGEST_ESCAPE = 6
 
 -- The members that each line has, in the order in which they stand there. The user's own cannot have
 -- their names.
@@ -42,6 +50,9 @@ function handler:on_configure(config)
   table.sort(names)
   for index, name in ipairs(names) do
     constant[index] = "," .. encode(name) .. ":" .. encode(config.fields[name])
+  end
+  if #concat(constant) > LONGEST_FIELDS then
+    error("fields: they have more than " .. LONGEST_FIELDS .. " bytes as JSON; shorten them", 0)
   end
   prepared[config] = {
     constant = concat(constant),
@@ -111,24 +122,46 @@ local function cut(text, longest)
   return as_utf8(text:sub(1, longest)) .. "…"
 end
 
--- Adds `"name":value` to a line; nothing for what is not known.
-local function add(line, name, value)
-  if value ~= nil then
-    line[#line + 1] = (#line > 1 and ',"' or '"') .. name .. '":' .. encode(value)
+-- Adds `"name":json` to a line; nothing for what is not known.
+local function add(line, name, json)
+  if json then
+    line[#line + 1] = (#line > 1 and ',"' or '"') .. name .. '":' .. json
   end
 end
 
--- The members of the message that are asked for, as JSON; nil when there is none of them.
-local function headers_of(message, names, longest)
+-- The JSON of a text, cut to what is left for the line's texts; nil where nothing is left, or for nil.
+local function text_of(line, text)
+  if not text or line.left <= 0 then
+    return nil
+  end
+  local json = encode(cut(text, line.longest))
+  if #json > line.left then
+    json = encode(cut(text, math.floor(line.left / LONGEST_ESCAPE)))
+  end
+  line.left = line.left - #json
+  return json
+end
+
+-- Digits as they are usually written: 12.4, not 12.400000000000000355.
+local function number_of(value)
+  return value and string.format("%.14g", value)
+end
+
+-- The headers of a message that `names` lists, as JSON; nil where there are none.
+local function headers_of(line, message, names)
   local parts = {}
   for _, name in ipairs(names) do
-    local count = message.get_header_size(name)
-    if count > 0 then
-      local values = {}
-      for index = 0, count - 1 do
-        values[#values + 1] = cut(message.get_header_index(name, index) or "", longest)
+    local count, values = message.get_header_size(name), {}
+    line.left = line.left - #name - 8
+    for index = 0, count - 1 do
+      values[#values + 1] = text_of(line, message.get_header_index(name, index) or "")
+      if line.left <= 0 then
+        break
       end
-      parts[#parts + 1] = encode(name) .. ":" .. encode(count == 1 and values[1] or values)
+    end
+    if #values > 0 then
+      local json = count == 1 and values[1] or "[" .. concat(values, ",") .. "]"
+      parts[#parts + 1] = encode(name) .. ":" .. json
     end
   end
   return #parts > 0 and "{" .. concat(parts, ",") .. "}" or nil
@@ -173,7 +206,6 @@ function handler:on_log()
   end
 
   local setup = prepared[config]
-  local longest = setup.longest
   local path = envoy.req.get_header(":path")
   if path and not config.query then
     path = path:match("^[^?#]*")
@@ -182,28 +214,22 @@ function handler:on_log()
   local client = info.downstream_remote_address()
   local response_after = envoy.stream.shared.response_after
 
-  local line = { "{" }
-  add(line, "time", envoy.time.rfc3339(began))
-  add(line, "method", cut(envoy.req.get_header(":method") or "", longest))
-  add(line, "host", host and cut(host, longest))
-  add(line, "path", path and cut(path, longest))
-  add(line, "protocol", info.protocol())
-  add(line, "client", client and without_port(client))
-  add(line, "route", info.route_name())
-  add(line, "upstream", info.upstream_cluster())
-  add(line, "upstream_host", info.upstream_host())
-  add(line, "status", status)
-  add(line, "details", info.response_code_details())
-  add(line, "response_after_ms", response_after and math.floor(response_after * 100 + 0.5) / 100)
-  add(line, "duration_ms", duration)
-  for _, part in ipairs({
-    { "request_headers", headers_of(envoy.req, setup.request_headers, longest) },
-    { "response_headers", headers_of(envoy.resp, setup.response_headers, longest) },
-  }) do
-    if part[2] then
-      line[#line + 1] = ',"' .. part[1] .. '":' .. part[2]
-    end
-  end
+  local line = { "{", left = LONGEST_TEXTS, longest = setup.longest }
+  add(line, "time", encode(envoy.time.rfc3339(began)))
+  add(line, "method", text_of(line, envoy.req.get_header(":method") or ""))
+  add(line, "host", text_of(line, host))
+  add(line, "path", text_of(line, path))
+  add(line, "protocol", text_of(line, info.protocol()))
+  add(line, "client", text_of(line, client and without_port(client)))
+  add(line, "route", text_of(line, info.route_name()))
+  add(line, "upstream", text_of(line, info.upstream_cluster()))
+  add(line, "upstream_host", text_of(line, info.upstream_host()))
+  add(line, "status", number_of(status))
+  add(line, "details", text_of(line, info.response_code_details()))
+  add(line, "response_after_ms", number_of(response_after and math.floor(response_after * 100 + 0.5) / 100))
+  add(line, "duration_ms", number_of(duration))
+  add(line, "request_headers", headers_of(line, envoy.req, setup.request_headers))
+  add(line, "response_headers", headers_of(line, envoy.resp, setup.response_headers))
   line[#line + 1] = setup.constant
   line[#line + 1] = "}"
 

@@ -7,6 +7,17 @@ local handler = { version = "v2" }
 
 local byte = string.byte
 
+-- The bytes that `%s` stands for.
+local is_space = { [9] = true, [10] = true, [11] = true, [12] = true, [13] = true, [32] = true }
+
+-- Headers of the connection and of the message's framing, which belong to the proxy; and `host`, which is
+-- another name of `:authority`.
+local reserved = {
+  ["connection"] = true, ["content-length"] = true, ["host"] = true, ["keep-alive"] = true,
+  ["proxy-connection"] = true, ["te"] = true, ["trailer"] = true, ["transfer-encoding"] = true,
+  ["upgrade"] = true,
+}
+
 -- Compiled configurations; one that is gone takes its compiled form along.
 local prepared = setmetatable({}, { __mode = "k" })
 
@@ -32,12 +43,36 @@ local function query_of(name)
   return { value }
 end
 
+-- The text without the spaces around it. A pattern such as `^%s*(.-)%s*$` takes time that grows with the
+-- square of the length.
+local function trimmed(text)
+  local first, last = text:find("%S"), #text
+  if not first then
+    return ""
+  end
+  while is_space[byte(text, last)] do
+    last = last - 1
+  end
+  return text:sub(first, last)
+end
+
+-- Name and value of one cookie (RFC 6265, section 5.2): split at the first `=`, without spaces around
+-- either. A cookie without `=` has no name.
+local function cookie_of(text)
+  local equals = text:find("=", 1, true)
+  if not equals then
+    return "", trimmed(text)
+  end
+  return trimmed(text:sub(1, equals - 1)), trimmed(text:sub(equals + 1))
+end
+
 local function cookies_of(wanted)
   local values = {}
   for _, cookies in ipairs(headers_of("cookie")) do
-    for name, value in cookies:gmatch("([^%s=;]+)%s*=%s*([^;]*)") do
+    for cookie in cookies:gmatch("[^;]+") do
+      local name, value = cookie_of(cookie)
       if name == wanted then
-        values[#values + 1] = value:gsub("%s+$", "")
+        values[#values + 1] = value
       end
     end
   end
@@ -101,7 +136,9 @@ local function test_of(condition, place)
       error(place .. ".pattern: " .. tostring(problem):gsub("^[^:]*:%d+: ", ""), 0)
     end
     tests[#tests + 1] = function(value)
-      return envoy.re.match(value, pattern)
+      -- A text that is too long for its pattern raises an error. No value that an operator means is so long.
+      local is_searched, is_found = pcall(envoy.re.match, value, pattern)
+      return is_searched and is_found
     end
   end
   local count = #tests + (condition.present ~= nil and 1 or 0)
@@ -199,6 +236,9 @@ local function compile_rule(rule, place)
 end
 
 function handler:on_configure(config)
+  if config.header and reserved[config.header:lower()] then
+    error("`header` cannot be `" .. config.header:lower() .. "`; choose another, for example x-traffic-tag", 0)
+  end
   local rules = {}
   for index, rule in ipairs(config.rules) do
     rules[index] = compile_rule(rule, "rules." .. index)

@@ -3,6 +3,9 @@
 
 local handler = { version = "v2" }
 
+-- No client that is meant has a longer one; the time to search it grows with its length.
+local LONGEST = 8192
+
 -- Lower-case lists, by configuration; a configuration that is gone takes its lists along.
 local lists = setmetatable({}, { __mode = "k" })
 
@@ -43,9 +46,9 @@ local function user_agent()
   return table.concat(values, ", ")
 end
 
-local function refuse(config, details)
+local function refuse(config, details, status)
   envoy.respond(
-    { [":status"] = tostring(config.status or 403), ["content-type"] = "text/plain" },
+    { [":status"] = tostring(status or config.status or 403), ["content-type"] = "text/plain" },
     config.message or "forbidden\n",
     details
   )
@@ -59,6 +62,10 @@ function handler:on_request_header()
       refuse(config, "outrider.ua-restriction.missing")
     end
     return
+  end
+
+  if #agent > LONGEST then
+    return refuse(config, "outrider.ua-restriction.too_long", 400)
   end
 
   local texts = lists[config]
