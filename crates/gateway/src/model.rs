@@ -207,9 +207,14 @@ pub(crate) struct WasmForm {
     /// manifest's.
     #[serde(default)]
     pub(crate) environment: Field<Entries<Field<String>>>,
-    /// Plugins with the same one share their shared data and queues. Default: none.
+    /// Keys of shared data and names of queues are apart for each. Other plugins' are out of reach whatever it says.
+    /// Default: none.
     #[serde(default)]
     pub(crate) vm_id: Field<String>,
+    /// A name by which plugins are joined: those with the same one have their shared data and queues in common. Default:
+    /// a plugin's shared data and queues are its own.
+    #[serde(default)]
+    pub(crate) shared: Field<String>,
     /// Which of a module's root contexts is asked for; for modules that hold several plugins. Default:
     /// none.
     #[serde(default)]
@@ -222,6 +227,10 @@ pub(crate) struct WasmForm {
     /// Whether each call between host and guest is written to Envoy's log. Slow. Default: `false`.
     #[serde(default)]
     pub(crate) trace: Field<bool>,
+    /// Whether jumps of Go's code through a table whose target is known are made direct before the module is
+    /// compiled. `false` compiles the file as it is, to rule this change out as a fault's cause. Default: `true`.
+    #[serde(default)]
+    pub(crate) jump_threading: Field<bool>,
 }
 
 /// A failure policy in its long form.

@@ -21,7 +21,7 @@ pub enum WasmResults {
 
 /// How a Wasm plugin's module is run. The names are those of Envoy's `PluginConfig` and `VmConfig`
 /// (`envoy.extensions.wasm.v3`) where there is one.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct WasmOptions {
     /// What the host answers where Envoy and plugin authors differ.
@@ -34,9 +34,12 @@ pub struct WasmOptions {
     /// Environment variables that the guest sees. It sees none of Envoy's.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub environment: BTreeMap<String, String>,
-    /// Plugins with the same one share their shared data and queues.
+    /// Keys of shared data and names of queues are apart for each. Other plugins' are out of reach whatever it says.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub vm_id: String,
+    /// Plugins with the same one have their shared data and queues in common. For `outrider.yaml` only.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub shared: String,
     /// Which of a module's root contexts is asked for; for modules that hold several plugins.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub root_id: String,
@@ -46,6 +49,31 @@ pub struct WasmOptions {
     /// Whether each call between host and guest is logged, at the level of the plugin's own lines. Slow.
     #[serde(skip_serializing_if = "is_default")]
     pub trace: bool,
+    /// Whether jumps of Go's code through a table whose target is known are made direct before the module is
+    /// compiled. `false` compiles the file as it is, to rule this change out as a fault's cause.
+    #[serde(skip_serializing_if = "is_true")]
+    pub jump_threading: bool,
+}
+
+impl Default for WasmOptions {
+    fn default() -> Self {
+        Self {
+            results: WasmResults::default(),
+            allow_on_headers_stop_iteration: false,
+            environment: BTreeMap::new(),
+            vm_id: String::new(),
+            shared: String::new(),
+            root_id: String::new(),
+            vm_configuration: None,
+            trace: false,
+            jump_threading: true,
+        }
+    }
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
+fn is_true(value: &bool) -> bool {
+    *value
 }
 
 fn is_default<T: Default + PartialEq>(value: &T) -> bool {

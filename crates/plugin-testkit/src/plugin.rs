@@ -281,9 +281,11 @@ pub fn wasm_options(options: &formats::WasmOptions) -> WasmOptions {
         allow_on_headers_stop_iteration: options.allow_on_headers_stop_iteration,
         environment: options.environment.clone(),
         vm_id: options.vm_id.clone(),
+        shared: options.shared.clone(),
         root_id: options.root_id.clone(),
         vm_configuration: options.vm_configuration_bytes(),
         trace: options.trace,
+        jump_threading: options.jump_threading,
     }
 }
 

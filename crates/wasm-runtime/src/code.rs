@@ -11,8 +11,6 @@ use crate::compiled;
 use crate::engine::engine;
 use crate::exports;
 use crate::host;
-use crate::lines::Lines;
-use crate::looks;
 use crate::room::Room;
 use crate::source::WasmSource;
 use crate::state::{Gate, State};
@@ -23,8 +21,6 @@ pub(crate) struct Code {
     room: Option<Room>,
     /// As long as it lives, other plugins of the same file share it.
     module: Arc<Module>,
-    /// Where its file says in which lines of its source it is.
-    pub(crate) lines: Option<Lines>,
     pub(crate) interest: Interest,
     pub(crate) version: Version,
 }
@@ -91,9 +87,7 @@ impl Code {
                 )
             }
         })?;
-        let has_lines = module.get_export(looks::LINES).is_some();
         Ok(Self {
-            lines: has_lines.then(|| Lines::new(source.module.clone())),
             room: Room::of(&module, &linker),
             instances,
             interest: exports::interest(&module),

@@ -1,6 +1,7 @@
 //! Compiled modules: shared by all plugins of this process that are the same file, kept on disk, or compiled
 //! now. All of it on the thread that loads a plugin, never on a worker.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -10,12 +11,15 @@ use wasmtime::{Engine, Module};
 
 use crate::cache::{Cache, Key, Trouble};
 use crate::jumps;
-use crate::looks;
+use crate::limits;
 use crate::memory;
 use crate::source::{Digest, WasmSource};
 
-/// What is loaded, by the file's digest. There is one engine in a process.
-static LOADED: Mutex<BTreeMap<Digest, Weak<Module>>> = Mutex::new(BTreeMap::new());
+/// Loaded modules, by the file's digest and whether its jumps were made direct. There is one engine in a process.
+static LOADED: Mutex<BTreeMap<Form, Weak<Module>>> = Mutex::new(BTreeMap::new());
+
+/// A file, and the form in which it is compiled.
+type Form = (Digest, bool);
 
 /// The compiled module of a plugin.
 ///
@@ -26,8 +30,8 @@ pub(crate) fn module(
     source: &WasmSource,
     metrics: &mut dyn Metrics,
 ) -> Result<Arc<Module>, String> {
-    let digest = source.module.digest();
-    if let Some(module) = loaded(&digest) {
+    let form = (source.module.digest(), source.options.jump_threading);
+    if let Some(module) = loaded(&form) {
         return Ok(module);
     }
     let mut warn = |trouble: &str| {
@@ -37,10 +41,10 @@ pub(crate) fn module(
         .compiled_folder
         .as_deref()
         .and_then(|folder| open(folder, &mut warn));
-    let key = key(engine, digest);
+    let key = key(engine, form);
     if let Some(cache) = &cache {
         match kept(engine, cache, &key) {
-            Ok(Some(module)) => return Ok(share(digest, module)),
+            Ok(Some(module)) => return Ok(share(form, module)),
             Ok(None) => {}
             Err(trouble) => warn(&format!("{trouble}; the module is compiled again")),
         }
@@ -56,19 +60,13 @@ pub(crate) fn module(
             warn(&format!("{trouble}; the next start compiles it again"));
         }
     }
-    Ok(share(digest, module))
+    Ok(share(form, module))
 }
 
-/// What a module's code is kept under: with the digest of its file, all that made code of it.
-pub(crate) fn key(engine: &Engine, module: Digest) -> Key {
-    Key::new(
-        module,
-        &(
-            jumps::VERSION,
-            looks::VERSION,
-            engine.precompile_compatibility_hash(),
-        ),
-    )
+/// Returns the key of a module's compiled code: the digest of its file, and all that the code depends on.
+pub(crate) fn key(engine: &Engine, (module, jump_threading): Form) -> Key {
+    let jumps = jump_threading.then_some(jumps::VERSION);
+    Key::new(module, &(jumps, engine.precompile_compatibility_hash()))
 }
 
 fn open(folder: &Path, warn: &mut dyn FnMut(&str)) -> Option<Cache> {
@@ -89,13 +87,17 @@ fn kept(engine: &Engine, cache: &Cache, key: &Key) -> Result<Option<Module>, Tro
 fn compile(engine: &Engine, source: &WasmSource) -> Result<Module, String> {
     let bytes = source.module.bytes()?;
     is_module(&bytes)?;
-    let refused = |error: &dyn std::fmt::Display| format!("cannot be compiled: {error:#}");
-    // As it is: what is put into it would be within reach of one that is not valid.
+    limits::check(&bytes)?;
+    // Before anything else reads it: an invalid module is refused as it is in the file.
     Module::validate(engine, &bytes).map_err(|error| {
         format!("cannot be compiled, as it is no valid WebAssembly module: {error:#}")
     })?;
-    let prepared = looks::put_into(&jumps::direct(&bytes)).map_err(|error| refused(&error))?;
-    Module::from_binary(engine, &prepared).map_err(|error| refused(&error))
+    let prepared = if source.options.jump_threading {
+        jumps::direct(&bytes)
+    } else {
+        Cow::Borrowed(&*bytes)
+    };
+    Module::from_binary(engine, &prepared).map_err(|error| format!("cannot be compiled: {error:#}"))
 }
 
 fn is_module(bytes: &[u8]) -> Result<(), String> {
@@ -112,15 +114,15 @@ fn is_module(bytes: &[u8]) -> Result<(), String> {
     }
 }
 
-fn loaded(digest: &Digest) -> Option<Arc<Module>> {
+fn loaded(form: &Form) -> Option<Arc<Module>> {
     let loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
-    loaded.get(digest)?.upgrade()
+    loaded.get(form)?.upgrade()
 }
 
-fn share(digest: Digest, module: Module) -> Arc<Module> {
+fn share(form: Form, module: Module) -> Arc<Module> {
     let module = Arc::new(module);
     let mut loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
     loaded.retain(|_, module| module.strong_count() > 0);
-    loaded.insert(digest, Arc::downgrade(&module));
+    loaded.insert(form, Arc::downgrade(&module));
     module
 }

@@ -5,7 +5,7 @@
 
 use std::sync::LazyLock;
 
-use wasmtime::{Config, Engine, OptLevel, Strategy};
+use wasmtime::{Config, Engine, OptLevel, Strategy, WasmBacktraceDetails};
 
 use crate::time;
 
@@ -17,14 +17,15 @@ static ENGINE: LazyLock<Result<Engine, String>> =
 
 /// What was tried beyond this, and left, is in docs/benchmarks/wasm.md: inlining, no guards against speculation,
 /// tables that are filled at once. Memories are reserved for all that 32 bits reach, by default, so accesses need
-/// no checks. Guests look at the time by what [`crate::looks`] puts into them, which has hints; others are left out.
+/// no checks.
 fn config() -> Config {
     let mut config = Config::new();
     config
         .strategy(Strategy::Cranelift)
         .cranelift_opt_level(OptLevel::Speed)
-        .wasm_branch_hinting(true)
+        .epoch_interruption(true)
         .max_wasm_stack(STACK)
+        .wasm_backtrace_details(WasmBacktraceDetails::Enable)
         .memory_init_cow(true);
     config
 }
@@ -34,8 +35,9 @@ fn config() -> Config {
 /// # Errors
 /// This machine cannot run it, with the reason.
 pub(crate) fn engine() -> Result<&'static Engine, String> {
-    time::start()?;
-    ENGINE
+    let engine = ENGINE
         .as_ref()
-        .map_err(|reason| format!("Wasmtime cannot run WebAssembly on this machine: {reason}"))
+        .map_err(|reason| format!("Wasmtime cannot run WebAssembly on this machine: {reason}"))?;
+    time::start(engine)?;
+    Ok(engine)
 }

@@ -1,8 +1,7 @@
 //! The guest's memory as host functions use it: each pointer and length is checked, and what does not lie
 //! within is an error status for the guest.
 
-use outrider_plugin_api::bytes::copy;
-use wasmtime::Caller;
+use wasmtime::{Caller, Extern};
 
 use crate::abi::Status;
 use crate::room::Asking;
@@ -13,6 +12,14 @@ pub(crate) type Guest<'a> = Caller<'a, State>;
 
 /// What a host function answers; an error ends the guest's call with a trap.
 pub(crate) type Answer = wasmtime::Result<Status>;
+
+/// Finds the guest's memory while it is being instantiated; after that it is known.
+#[cold]
+pub(crate) fn find_memory(guest: &mut Guest<'_>) {
+    if let Some(Extern::Memory(memory)) = guest.get_export("memory") {
+        guest.data_mut().memory = Some(memory);
+    }
+}
 
 /// Memory and state at once. None: the guest has no memory that could be used.
 #[inline]
@@ -79,7 +86,7 @@ pub(crate) fn hand_over(guest: &mut Guest<'_>, pointer_place: i32, length_place:
         return Ok(Status::InternalFailure);
     };
     if length == 0 {
-        return Ok(put(guest, 0, pointer_place, length_place));
+        return put(guest, 0, pointer_place, length_place);
     }
     if state.asking == Asking::Yes && state.allocate.is_some() {
         state.asking = Asking::Has(pointer_place, length_place);
@@ -106,7 +113,7 @@ fn hand_over_now(
     state.gate.unset(Gate::ALLOCATING);
     state.allocate = Some(allocate);
     state.scratch = scratch;
-    Ok(put(guest, allocated?, pointer_place, length_place))
+    put(guest, allocated?, pointer_place, length_place)
 }
 
 /// Puts the scratch bytes to where the guest's allocator has made room, which is nowhere where it could not.
@@ -116,20 +123,27 @@ pub(crate) fn put(
     pointer: i32,
     pointer_place: i32,
     length_place: i32,
-) -> Status {
+) -> Answer {
     let Some((memory, state)) = split(guest) else {
-        return Status::InvalidMemoryAccess;
+        return Ok(Status::InvalidMemoryAccess);
     };
     let length = state.scratch.len();
     if length > 0 && pointer == 0 {
-        return Status::InvalidMemoryAccess;
+        return Ok(Status::InvalidMemoryAccess);
     }
     match bytes_mut(memory, pointer, length) {
-        Some(place) => copy(place, &state.scratch),
-        None => return Status::InvalidMemoryAccess,
+        Some(place) => state.time.copy(place, &state.scratch)?,
+        None => return Ok(Status::InvalidMemoryAccess),
     }
-    match write_u32(memory, pointer_place, pointer as u32) {
+    if length > MOST_KEPT {
+        // Room for one long value is not kept for as long as the VM lives.
+        state.scratch = Vec::new();
+    }
+    Ok(match write_u32(memory, pointer_place, pointer as u32) {
         Status::Ok => write_u32(memory, length_place, length as u32),
         outside => outside,
-    }
+    })
 }
+
+/// Bytes of room that a VM keeps for values on their way to the guest.
+const MOST_KEPT: usize = 1024 * 1024;

@@ -27,6 +27,7 @@ use std::fmt::Write as _;
 use outrider_plugin_api::LogLevel;
 use wasmtime::{Caller, Engine, Linker, bail};
 
+use crate::guest_memory;
 use crate::sequences;
 use crate::state::{Gate, State};
 
@@ -179,6 +180,9 @@ pub(crate) fn guarded(
     call: impl FnOnce(&mut Caller<'_, State>) -> wasmtime::Result<i32>,
 ) -> wasmtime::Result<i32> {
     let gate = caller.data().gate;
+    if gate.has(Gate::INSTANTIATING) {
+        guest_memory::find_memory(caller);
+    }
     if gate.has(Gate::BEGINNING) || gate.has(Gate::ENDING) {
         sequences::follow(caller);
     }

@@ -15,13 +15,12 @@
 //! ```
 //!
 //! So all the function's values meet at one place, where a compiler has to have each of them somewhere, and each
-//! jump looks whether its time is over, and into the table. A jump forward to a part that is known needs none of
+//! jump checks the epoch, and reads the table. A jump forward to a part that is known needs none of
 //! it: the block that the table would leave is around the jump, too, and to leave it is the same. That is done
 //! here. Cranelift does not do it; it takes a fourth off what Coraza's own code takes.
 //!
-//! A jump back stays an iteration, so each way round still has its look at the time: in WebAssembly only a
-//! `loop` goes back, and what is written here is never one. Where no jump back is left, the loop becomes a block,
-//! and its look goes: nothing comes round there.
+//! A jump back stays an iteration, so each cycle keeps Wasmtime's epoch check: in WebAssembly only a `loop` goes
+//! back, and this pass never writes one. Where no jump back is left, the loop becomes a block without a check.
 //!
 //! Only operands of `br` are changed, in their place and at their length, and `loop` to `block`. So whatever
 //! offsets, names and lines belong to stays where it is, and the result is valid exactly if the module is: the

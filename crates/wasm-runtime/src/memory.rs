@@ -1,6 +1,5 @@
 //! All that the compiler cannot check of this crate: what is lent to host calls for the time of one call of
-//! the guest, the byte by which a guest is told to look at the time ([`Watched`]), the loading of compiled code
-//! ([`deserialize`]), and who this process is.
+//! the guest, the loading of compiled code ([`deserialize`]), the CPU time of a thread, and the user of this process.
 //!
 //! A stream is handed to a plugin as `&mut dyn Stream`, for the time of a call. Host functions run inside of
 //! that call, but Wasmtime gives them only the store's data, which outlives the call. So the reference is
@@ -13,14 +12,12 @@
               it is"
 )]
 
-use std::collections::BTreeMap;
 use std::fs::File;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use outrider_plugin_api::{Metrics, Stream};
-use wasmtime::{Engine, Memory, Module, Store};
+use wasmtime::{Engine, Module, Store};
 
 use crate::state::State;
 
@@ -42,87 +39,20 @@ pub(crate) fn own_user() -> u32 {
     unsafe { libc::geteuid() }
 }
 
-/// The byte by which a guest is told to look at the time ([`crate::looks`]): the first of a memory of its instance
-/// that nobody else has. By default it is nobody's.
-#[derive(Debug)]
-pub(crate) struct Watched {
-    byte: Byte,
-    /// Under which number the thread that ticks knows it.
-    number: u64,
-}
-
-#[derive(Debug, Clone, Copy)]
-struct Byte(NonNull<AtomicU8>);
-
-// SAFETY: what it points to is atomic.
-unsafe impl Send for Byte {}
-// SAFETY: as above.
-unsafe impl Sync for Byte {}
-
-/// Those of all guests.
-static WATCHED: Mutex<BTreeMap<u64, Byte>> = Mutex::new(BTreeMap::new());
-static NUMBERS: AtomicU64 = AtomicU64::new(1);
-static NOBODYS: AtomicU8 = AtomicU8::new(0);
-
-fn watched() -> MutexGuard<'static, BTreeMap<u64, Byte>> {
-    WATCHED.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-impl Default for Watched {
-    fn default() -> Self {
-        Self {
-            byte: Byte(NonNull::from(&NOBODYS)),
-            number: 0,
-        }
-    }
-}
-
-impl Watched {
-    /// The guest has not been told to look, or has done so.
-    #[inline]
-    pub(crate) fn take_back(&self) {
-        // SAFETY: whoever has this has it out of the data of the store whose memory the byte is in (`watch`), or
-        // it is a static.
-        unsafe { self.byte.0.as_ref() }.store(0, Ordering::Relaxed);
-    }
-}
-
-impl Drop for Watched {
-    fn drop(&mut self) {
-        if self.number != 0 {
-            watched().remove(&self.number);
-        }
-    }
-}
-
-/// From now on the guest in a store is told by the first byte of a memory, which has one page and keeps it.
-pub(crate) fn watch(store: &mut Store<State>, memory: Memory) {
-    let Some(byte) = NonNull::new(memory.data_ptr(&*store).cast::<AtomicU8>()) else {
-        return;
+/// Returns the CPU time that the calling thread has used, or `None` if the system does not say.
+pub(crate) fn thread_cpu_time() -> Option<Duration> {
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
     };
-    let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
-    let byte = Byte(byte);
-    watched().insert(number, byte);
-    // There it is dropped before the store's memories are: `Store` drops its data first.
-    store.data_mut().watched = Watched { byte, number };
+    // SAFETY: the call writes one `timespec`, which lives until it returns.
+    let result = unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
+    let (seconds, nanoseconds) = (time.tv_sec.try_into().ok()?, time.tv_nsec.try_into().ok()?);
+    (result == 0).then(|| Duration::new(seconds, nanoseconds))
 }
 
-/// Tells all guests to look at the time.
-pub(crate) fn tell_all() {
-    for byte in watched().values() {
-        // SAFETY: while the lock is held it is in `WATCHED`, so the `Watched` that removes it is there, and so is
-        // the memory. The guest's compiled code reads the byte, and does nothing else with that memory; an `AtomicU8`
-        // is a byte in memory.
-        let byte = unsafe { byte.0.as_ref() };
-        // Read first: of guests that do not run, the byte stays where it is in the processors' caches.
-        if byte.load(Ordering::Relaxed) == 0 {
-            byte.store(1, Ordering::Relaxed);
-        }
-    }
-}
-
-/// What host calls may use during one call of the guest.
-#[derive(Default)]
+/// The loan of one call of the guest. Only this module makes one that holds something, so it cannot be moved out of a
+/// store and live on: nothing can be put in its place but an empty one, which is never needed elsewhere.
 pub(crate) struct Lent {
     stream: Option<NonNull<dyn Stream>>,
     metrics: Option<NonNull<dyn Metrics>>,
@@ -142,6 +72,12 @@ impl std::fmt::Debug for Lent {
 }
 
 impl Lent {
+    /// An empty loan.
+    pub(crate) const NOTHING: Self = Self {
+        stream: None,
+        metrics: None,
+    };
+
     /// The stream of the call that is going on.
     #[inline]
     pub(crate) fn stream(&self) -> Option<&dyn Stream> {
@@ -201,7 +137,7 @@ impl Loan<'_> {
                     metrics: Some(metrics),
                 }
             }
-            Loan::Nothing => Lent::default(),
+            Loan::Nothing => Lent::NOTHING,
         }
     }
 }
@@ -211,7 +147,7 @@ struct Lending<'a>(&'a mut Store<State>);
 
 impl Drop for Lending<'_> {
     fn drop(&mut self) {
-        self.0.data_mut().lent = Lent::default();
+        self.0.data_mut().lent = Lent::NOTHING;
     }
 }
 

@@ -18,7 +18,7 @@ use crate::configured::WasmConfigured;
 use crate::memory::Loan;
 use crate::reaper;
 use crate::shared::Shared;
-use crate::shared_data;
+use crate::shared_data::{self, Owner};
 use crate::source::WasmSource;
 use crate::vm::{Configuration, Refusal, Vm, slot_of};
 use crate::workers::{Core, Counters, taking};
@@ -73,12 +73,17 @@ impl WasmPlugin {
                 &format!("outrider.plugin.{name}.{what}"),
             )
         };
+        let owner = if options.shared.is_empty() {
+            Owner::Plugin(name.clone())
+        } else {
+            Owner::Joined(options.shared.clone())
+        };
         let counters = Counters {
             replaced: define("vm_replaced"),
             retired: define("vm_retired"),
         };
         let shared = Arc::new(Shared {
-            namespace: shared_data::namespace(&options.vm_id),
+            namespace: shared_data::namespace(owner, memory_budget),
             plugin: name,
             file,
             options,
@@ -89,6 +94,7 @@ impl WasmPlugin {
             time_budget,
             load_budget: (time_budget * LOAD_FACTOR).clamp(LOAD_BUDGETS.0, LOAD_BUDGETS.1),
             metrics: Mutex::default(),
+            tick_failures: Mutex::default(),
         });
         let mut core = Core::new(code, shared, counters);
         let refused = |core: &Core, refusal: &Refusal| LoadError {

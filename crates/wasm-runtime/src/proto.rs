@@ -26,6 +26,9 @@ fn fixed<const LENGTH: usize>(bytes: &mut &[u8]) -> Option<[u8; LENGTH]> {
     Some(*value)
 }
 
+/// Fields of a message that is read; those of host functions have five.
+const MOST_FIELDS: usize = 64;
+
 /// The fields of a message, in order. None: these bytes are none.
 pub(crate) fn fields(mut bytes: &[u8]) -> Option<Vec<(u64, Value<'_>)>> {
     let mut fields = Vec::new();
@@ -44,6 +47,9 @@ pub(crate) fn fields(mut bytes: &[u8]) -> Option<Vec<(u64, Value<'_>)>> {
             _ => return None,
         };
         if key >> 3 == 0 {
+            return None;
+        }
+        if fields.len() >= MOST_FIELDS {
             return None;
         }
         fields.push((key >> 3, value));

@@ -94,12 +94,12 @@ fn asked(state: &mut State, status: i32) -> i32 {
 }
 
 /// The guest's allocator has made room.
-fn hand_over(mut guest: Guest<'_>, pointer: i32) -> i32 {
+fn hand_over(mut guest: Guest<'_>, pointer: i32) -> wasmtime::Result<i32> {
     let state = guest.data_mut();
     state.gate.unset(Gate::ALLOCATING);
     let (pointer_place, length_place) = state.places;
     std::mem::swap(&mut state.scratch, &mut state.handed);
-    put(&mut guest, pointer, pointer_place, length_place) as i32
+    Ok(put(&mut guest, pointer, pointer_place, length_place)? as i32)
 }
 
 /// The module between guests and host functions.

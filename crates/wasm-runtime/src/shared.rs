@@ -9,6 +9,7 @@ use outrider_plugin_api::{Background, MetricId, MetricKind, Metrics};
 use crate::shared_data::Namespace;
 use crate::source::{Clock, WasmOptions};
 use crate::state::MetricChange;
+use crate::ticks::TickFailures;
 
 /// See the module.
 #[derive(Debug)]
@@ -28,10 +29,12 @@ pub(crate) struct Shared {
     pub(crate) load_budget: Duration,
     /// What the proxy does where there is no stream.
     pub(crate) background: Option<Arc<dyn Background>>,
-    /// The shared data and queues of its `vm_id`.
+    /// Its shared data and queues.
     pub(crate) namespace: Arc<Namespace>,
     /// Metrics that the plugin's VMs have defined.
     pub(crate) metrics: Mutex<MetricNames>,
+    /// Failed ticks of the plugin's VMs on all workers.
+    pub(crate) tick_failures: Mutex<TickFailures>,
 }
 
 /// The metrics that the VMs of a plugin have defined, for each kind.
@@ -66,8 +69,8 @@ impl Metric {
     }
 }
 
-/// More metrics of one kind than this a plugin cannot define.
-const MOST_METRICS: usize = 1024;
+/// Metrics of all kinds that a plugin may define: Envoy has room for 4096, of all plugins.
+const MOST_METRICS: usize = 512;
 
 fn kind_index(kind: MetricKind) -> usize {
     match kind {
@@ -85,11 +88,11 @@ impl MetricNames {
         name: &str,
         metrics: Option<&mut (dyn Metrics + 'static)>,
     ) -> Option<Arc<Metric>> {
-        let id = metrics.and_then(|metrics| metrics.define(kind, &full_name(name)));
+        let count: usize = self.kinds.iter().map(Vec::len).sum();
         let list = self.kinds.get_mut(kind_index(kind))?;
         let metric = match list.iter().find(|known| known.name == name) {
             Some(known) => Arc::clone(known),
-            None if list.len() >= MOST_METRICS => return None,
+            None if count >= MOST_METRICS => return None,
             None => {
                 let metric = Arc::new(Metric {
                     kind,
@@ -101,7 +104,7 @@ impl MetricNames {
                 metric
             }
         };
-        metric.becomes(id);
+        metric.becomes(metrics.and_then(|metrics| metrics.define(kind, &full_name(name))));
         Some(metric)
     }
 
@@ -176,6 +179,12 @@ impl Shared {
             MetricChange::Add(metric, amount) => background.add_metric(metric, amount),
             MetricChange::Record(metric, value) => background.record_metric(metric, value),
         }
+    }
+
+    /// Failed ticks, by configuration.
+    pub(crate) fn tick_failures(&self) -> std::sync::MutexGuard<'_, TickFailures> {
+        let failures = self.tick_failures.lock();
+        failures.unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn metrics(&self) -> std::sync::MutexGuard<'_, MetricNames> {

@@ -1,8 +1,9 @@
-//! Data and queues that VMs have in common, by their `vm_id`: of one plugin on all workers, and of all
-//! plugins with the same `vm_id`. They live as long as the process, as in Envoy, so that an update of a
-//! plugin finds them again.
+//! Shared data and queues: of one plugin on all workers, and of all plugins that `outrider.yaml` joins by a name
+//! (`shared`). Within that, a `vm_id` has its own keys and queues, as in Envoy. They live as long as a version of one
+//! of these plugins is loaded, so that an update finds them again, and count against the plugin's memory budget.
 //!
-//! The trap: a lock here is held for a look-up and a copy, never while a guest runs.
+//! The trap: a lock here is held for a look-up, never for a long copy, nor while a guest runs. Values and items are
+//! shared or moved, and the caller copies them.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -11,7 +12,7 @@ use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
 use crate::abi::Status;
 use crate::mailbox::Mailbox;
 
-/// What VMs with one `vm_id` share.
+/// Shared data and queues of one plugin, or of plugins that are joined.
 #[derive(Debug, Default)]
 pub(crate) struct Namespace {
     data: Mutex<Data>,
@@ -20,11 +21,34 @@ pub(crate) struct Namespace {
 #[derive(Debug, Default)]
 struct Data {
     values: BTreeMap<Vec<u8>, Entry>,
+    names: BTreeMap<Vec<u8>, u32>,
+    /// By token, from 1.
+    queues: BTreeMap<u32, Queue>,
+    /// Bytes of all of it, with [`OVERHEAD`] for each value, queue and item.
     bytes: usize,
-    queues: BTreeMap<Vec<u8>, u32>,
+    limit: usize,
 }
 
-/// The number that stands for what was set last; as in Envoy, one count for the process, and never 0.
+impl Data {
+    /// Counts bytes in the place of others, if there is room for them.
+    fn count(&mut self, bytes: usize, in_place_of: usize) -> bool {
+        let others = self.bytes.saturating_sub(in_place_of);
+        if bytes > self.limit.saturating_sub(others) {
+            return false;
+        }
+        self.bytes = others + bytes;
+        true
+    }
+}
+
+/// Bytes that each value, queue and item counts for beyond its own.
+const OVERHEAD: usize = 64;
+/// Bytes of one value or item.
+const MOST_VALUE: usize = 16 * 1024 * 1024;
+/// Bytes of a key, and of a queue's name.
+const MOST_KEY: usize = 64 * 1024;
+
+/// Returns the number of a value that is set; as in Envoy, one count for the process, and never 0.
 fn next_cas() -> u32 {
     static LAST: AtomicU32 = AtomicU32::new(0);
     match LAST.fetch_add(1, Ordering::Relaxed).wrapping_add(1) {
@@ -35,40 +59,47 @@ fn next_cas() -> u32 {
 
 #[derive(Debug)]
 struct Entry {
-    value: Vec<u8>,
+    value: Arc<Vec<u8>>,
     cas: u32,
-}
-
-#[derive(Debug, Default)]
-struct Registry {
-    namespaces: BTreeMap<String, Arc<Namespace>>,
-    /// By token, from 1.
-    queues: Vec<Queue>,
 }
 
 #[derive(Debug, Default)]
 struct Queue {
     items: VecDeque<Vec<u8>>,
-    bytes: usize,
-    /// Who is told that there is something in it: a VM, and the root that registered it last.
+    /// The VM that is notified of items, and the root that registered the queue last.
     listener: Option<(Weak<Mailbox>, u32)>,
 }
 
-/// What one `vm_id` may keep, in bytes: shared data, and each queue.
-const MOST_BYTES: usize = 256 * 1024 * 1024;
-/// More queues than this a process does not have.
-const MOST_QUEUES: usize = 65_536;
-
-static REGISTRY: LazyLock<Mutex<Registry>> = LazyLock::new(Mutex::default);
-
-fn registry() -> MutexGuard<'static, Registry> {
-    REGISTRY.lock().unwrap_or_else(PoisonError::into_inner)
+/// Which plugins have a namespace in common.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Owner {
+    /// All versions of the plugin of this name.
+    Plugin(String),
+    /// All plugins that are joined by this name.
+    Joined(String),
 }
 
-/// The namespace of a `vm_id`.
-pub(crate) fn namespace(vm_id: &str) -> Arc<Namespace> {
-    let mut registry = registry();
-    Arc::clone(registry.namespaces.entry(vm_id.to_owned()).or_default())
+static NAMESPACES: LazyLock<Mutex<BTreeMap<Owner, Weak<Namespace>>>> =
+    LazyLock::new(Mutex::default);
+
+/// Returns the namespace of an owner. `limit`: the memory budget of a plugin, in bytes; of joined plugins, the largest
+/// counts.
+pub(crate) fn namespace(owner: Owner, limit: usize) -> Arc<Namespace> {
+    let mut namespaces = NAMESPACES.lock().unwrap_or_else(PoisonError::into_inner);
+    namespaces.retain(|_, namespace| namespace.strong_count() > 0);
+    let known = namespaces.get(&owner).and_then(Weak::upgrade);
+    let namespace = known.unwrap_or_default();
+    namespaces.insert(owner, Arc::downgrade(&namespace));
+    drop(namespaces);
+    let mut data = namespace.data();
+    data.limit = data.limit.max(limit);
+    drop(data);
+    namespace
+}
+
+/// Returns the key of a name of a `vm_id`.
+fn key(vm_id: &str, name: &[u8]) -> Vec<u8> {
+    [&vm_id.len().to_le_bytes(), vm_id.as_bytes(), name].concat()
 }
 
 impl Namespace {
@@ -76,162 +107,210 @@ impl Namespace {
         self.data.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Copies a value into `into`, and answers its number for a later `set`.
-    pub(crate) fn get(&self, key: &[u8], into: &mut Vec<u8>) -> Option<u32> {
+    /// Returns a value, and its number for a later `set`.
+    pub(crate) fn get(&self, vm_id: &str, name: &[u8]) -> Option<(Arc<Vec<u8>>, u32)> {
+        let key = key(vm_id, name);
         let data = self.data();
-        let entry = data.values.get(key)?;
-        into.extend_from_slice(&entry.value);
-        Some(entry.cas)
+        let entry = data.values.get(&key)?;
+        Some((Arc::clone(&entry.value), entry.cas))
     }
 
-    /// Sets a value. With `cas` other than 0 only if the value that is there has this number.
-    pub(crate) fn set(&self, key: &[u8], value: &[u8], cas: u32) -> Status {
-        let mut guard = self.data();
-        let data = &mut *guard;
-        let old = match data.values.get(key) {
-            Some(entry) if cas != 0 && entry.cas != cas => return Status::CasMismatch,
-            Some(entry) => entry.value.len(),
-            None => 0,
-        };
-        let room = MOST_BYTES.saturating_sub(data.bytes.saturating_sub(old));
-        if key.len() + value.len() > room {
+    /// Sets a value. With `cas` other than 0 only if the present value has this number.
+    pub(crate) fn set(&self, vm_id: &str, name: &[u8], value: Vec<u8>, cas: u32) -> Status {
+        if name.len() > MOST_KEY || value.len() > MOST_VALUE {
             return Status::InternalFailure;
         }
-        let cas = next_cas();
-        if let Some(entry) = data.values.get_mut(key) {
-            data.bytes = data.bytes - old + value.len();
-            entry.value.clear();
-            entry.value.extend_from_slice(value);
-            entry.cas = cas;
-        } else {
-            data.bytes += key.len() + value.len();
-            let value = value.to_vec();
-            data.values.insert(key.to_vec(), Entry { value, cas });
+        let key = key(vm_id, name);
+        let mut guard = self.data();
+        let data = &mut *guard;
+        let old = match data.values.get(&key) {
+            Some(entry) if cas != 0 && entry.cas != cas => return Status::CasMismatch,
+            Some(entry) => key.len() + entry.value.len() + OVERHEAD,
+            None => 0,
+        };
+        if !data.count(key.len() + value.len() + OVERHEAD, old) {
+            return Status::InternalFailure;
+        }
+        let (value, cas) = (Arc::new(value), next_cas());
+        let replaced = data.values.insert(key, Entry { value, cas });
+        drop(guard);
+        // After the lock: a large value takes time to free.
+        drop(replaced);
+        Status::Ok
+    }
+
+    /// Returns the token of the queue of a name, which is made if it is not there, or `None` if there is no room.
+    pub(crate) fn register_queue(&self, vm_id: &str, name: &[u8]) -> Option<u32> {
+        if name.len() > MOST_KEY {
+            return None;
+        }
+        let key = key(vm_id, name);
+        let mut guard = self.data();
+        let data = &mut *guard;
+        if let Some(token) = data.names.get(&key) {
+            return Some(*token);
+        }
+        let token = u32::try_from(data.names.len() + 1).ok()?;
+        if !data.count(key.len() + OVERHEAD, 0) {
+            return None;
+        }
+        data.names.insert(key, token);
+        data.queues.insert(token, Queue::default());
+        Some(token)
+    }
+
+    /// Returns the token of a queue of a `vm_id`.
+    pub(crate) fn resolve_queue(&self, vm_id: &str, name: &[u8]) -> Option<u32> {
+        let key = key(vm_id, name);
+        self.data().names.get(&key).copied()
+    }
+
+    /// Has a VM's root notified of a queue's items, and nobody else.
+    pub(crate) fn listen(&self, token: u32, mailbox: &Arc<Mailbox>, root: u32) {
+        if let Some(queue) = self.data().queues.get_mut(&token) {
+            queue.listener = Some((Arc::downgrade(mailbox), root));
+        }
+    }
+
+    /// Puts an item at the end of a queue.
+    pub(crate) fn enqueue(&self, token: u32, item: Vec<u8>) -> Status {
+        if item.len() > MOST_VALUE {
+            return Status::InternalFailure;
+        }
+        let mut guard = self.data();
+        let data = &mut *guard;
+        if !data.queues.contains_key(&token) {
+            return Status::NotFound;
+        }
+        if !data.count(item.len() + OVERHEAD, 0) {
+            return Status::InternalFailure;
+        }
+        let listener = data.queues.get_mut(&token).and_then(|queue| {
+            queue.items.push_back(item);
+            queue.listener.clone()
+        });
+        drop(guard);
+        if let Some((mailbox, root)) = listener
+            && let Some(mailbox) = mailbox.upgrade()
+        {
+            mailbox.put_notice(root, token);
         }
         Status::Ok
     }
 
-    /// The token of the queue of a name, which is made if it is not there.
-    pub(crate) fn register_queue(&self, name: &[u8]) -> Option<u32> {
-        let mut data = self.data();
-        if let Some(token) = data.queues.get(name) {
-            return Some(*token);
-        }
-        let mut registry = registry();
-        if registry.queues.len() >= MOST_QUEUES {
-            return None;
-        }
-        registry.queues.push(Queue::default());
-        let token = u32::try_from(registry.queues.len()).ok()?;
-        data.queues.insert(name.to_vec(), token);
-        Some(token)
+    /// Takes the first item of a queue.
+    ///
+    /// # Errors
+    /// There is no such queue in this namespace, or it is empty.
+    pub(crate) fn dequeue(&self, token: u32) -> Result<Vec<u8>, Status> {
+        let mut guard = self.data();
+        let data = &mut *guard;
+        let queue = data.queues.get_mut(&token).ok_or(Status::NotFound)?;
+        let item = queue.items.pop_front().ok_or(Status::Empty)?;
+        data.bytes = data.bytes.saturating_sub(item.len() + OVERHEAD);
+        Ok(item)
     }
-
-    fn queue(&self, name: &[u8]) -> Option<u32> {
-        self.data().queues.get(name).copied()
-    }
-}
-
-/// The token of a queue of any `vm_id`.
-pub(crate) fn resolve_queue(vm_id: &str, name: &[u8]) -> Option<u32> {
-    let namespace = registry().namespaces.get(vm_id).map(Arc::clone)?;
-    namespace.queue(name)
-}
-
-fn with_queue<R>(token: u32, run: impl FnOnce(&mut Queue) -> R) -> Option<R> {
-    let index = usize::try_from(token).ok()?.checked_sub(1)?;
-    registry().queues.get_mut(index).map(run)
-}
-
-/// A root of a VM wants to be told of a queue; whoever did before is not told any more.
-pub(crate) fn listen(token: u32, mailbox: &Arc<Mailbox>, root: u32) {
-    with_queue(token, |queue| {
-        queue.listener = Some((Arc::downgrade(mailbox), root));
-    });
-}
-
-/// Puts an item at the end of a queue.
-pub(crate) fn enqueue(token: u32, item: &[u8]) -> Status {
-    let put = with_queue(token, |queue| {
-        if queue.bytes + item.len() > MOST_BYTES {
-            return Err(Status::InternalFailure);
-        }
-        queue.bytes += item.len();
-        queue.items.push_back(item.to_vec());
-        Ok(queue.listener.clone())
-    });
-    match put {
-        None => Status::NotFound,
-        Some(Err(status)) => status,
-        Some(Ok(listener)) => {
-            if let Some((mailbox, root)) = listener
-                && let Some(mailbox) = mailbox.upgrade()
-            {
-                mailbox.put_notice(root, token);
-            }
-            Status::Ok
-        }
-    }
-}
-
-/// Takes the first item of a queue.
-pub(crate) fn dequeue(token: u32, into: &mut Vec<u8>) -> Status {
-    with_queue(token, |queue| match queue.items.pop_front() {
-        Some(item) => {
-            queue.bytes -= item.len();
-            into.extend_from_slice(&item);
-            Status::Ok
-        }
-        None => Status::Empty,
-    })
-    .unwrap_or(Status::NotFound)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_value_is_set_only_over_the_one_that_was_seen() {
-        let space = namespace("shared-data-test");
-        let mut seen = Vec::new();
-        assert_eq!(space.get(b"k", &mut seen), None);
-        assert_eq!(
-            space.set(b"k", b"one", 7),
-            Status::Ok,
-            "a new key ignores it"
-        );
-        let first = space.get(b"k", &mut seen).unwrap();
-        assert_eq!(seen, b"one");
-        assert_eq!(space.set(b"k", b"two", first), Status::Ok);
-        assert_eq!(space.set(b"k", b"three", first), Status::CasMismatch);
-        assert_eq!(space.set(b"k", b"four", 0), Status::Ok);
-        seen.clear();
-        assert_ne!(space.get(b"k", &mut seen), Some(first));
-        assert_eq!(seen, b"four");
-        let again = namespace("shared-data-test");
-        assert!(Arc::ptr_eq(&space, &again));
-        assert_eq!(namespace("another").get(b"k", &mut seen), None);
+    const LIMIT: usize = 1024 * 1024;
+
+    fn of(plugin: &str) -> Arc<Namespace> {
+        namespace(Owner::Plugin(plugin.to_owned()), LIMIT)
     }
 
     #[test]
-    fn queues_have_a_token_for_each_name_and_namespace() {
-        let space = namespace("queue-test");
-        let token = space.register_queue(b"q").unwrap();
-        assert_eq!(space.register_queue(b"q"), Some(token));
-        assert_ne!(namespace("queue-test-2").register_queue(b"q"), Some(token));
-        assert_eq!(resolve_queue("queue-test", b"q"), Some(token));
-        assert_eq!(resolve_queue("queue-test", b"r"), None);
-        assert_eq!(resolve_queue("nobody", b"q"), None);
-        let mut item = Vec::new();
-        assert_eq!(dequeue(token, &mut item), Status::Empty);
-        assert_eq!(enqueue(token, b"a"), Status::Ok);
-        assert_eq!(enqueue(token, b"b"), Status::Ok);
+    fn a_value_is_set_only_over_the_one_that_was_seen() {
+        let space = of("shared-data-test");
+        let read = || {
+            space
+                .get("", b"k")
+                .map(|(value, cas)| (value.to_vec(), cas))
+        };
+        assert_eq!(read(), None);
         assert_eq!(
-            (dequeue(token, &mut item), item.as_slice()),
-            (Status::Ok, &b"a"[..])
+            space.set("", b"k", b"one".to_vec(), 7),
+            Status::Ok,
+            "a new key ignores it"
         );
-        assert_eq!(enqueue(0, b"a"), Status::NotFound);
-        assert_eq!(dequeue(u32::MAX, &mut item), Status::NotFound);
+        let (value, first) = read().unwrap();
+        assert_eq!(value, b"one");
+        assert_eq!(space.set("", b"k", b"two".to_vec(), first), Status::Ok);
+        assert_eq!(
+            space.set("", b"k", b"three".to_vec(), first),
+            Status::CasMismatch
+        );
+        assert_eq!(space.set("", b"k", b"four".to_vec(), 0), Status::Ok);
+        let (value, last) = read().unwrap();
+        assert_ne!(last, first);
+        assert_eq!(value, b"four");
+        assert!(Arc::ptr_eq(&space, &of("shared-data-test")));
+    }
+
+    #[test]
+    fn namespaces_of_other_plugins_are_apart_and_joined_ones_are_not() {
+        let (one, other) = (of("apart-one"), of("apart-other"));
+        assert_eq!(one.set("id", b"k", b"secret".to_vec(), 0), Status::Ok);
+        assert_eq!(other.get("id", b"k"), None, "the same vm_id");
+        let token = one.register_queue("id", b"q").unwrap();
+        assert_eq!(one.enqueue(token, b"secret".to_vec()), Status::Ok);
+        for forged in 0..200 {
+            assert_eq!(other.dequeue(forged), Err(Status::NotFound));
+            assert_eq!(other.enqueue(forged, Vec::new()), Status::NotFound);
+        }
+        assert_eq!(other.resolve_queue("id", b"q"), None);
+        let joined = || namespace(Owner::Joined("apart-one".to_owned()), LIMIT);
+        assert!(joined().get("id", b"k").is_none(), "a name is no plugin's");
+        let kept = joined();
+        assert!(Arc::ptr_eq(&kept, &joined()));
+    }
+
+    #[test]
+    fn queues_have_a_token_for_each_name_and_vm_id() {
+        let space = of("queue-test");
+        let token = space.register_queue("a", b"q").unwrap();
+        assert_eq!(space.register_queue("a", b"q"), Some(token));
+        assert_ne!(space.register_queue("b", b"q"), Some(token));
+        assert_eq!(space.resolve_queue("a", b"q"), Some(token));
+        assert_eq!(space.resolve_queue("a", b"r"), None);
+        assert_eq!(space.resolve_queue("c", b"q"), None);
+        assert_eq!(space.dequeue(token), Err(Status::Empty));
+        assert_eq!(space.enqueue(token, b"a".to_vec()), Status::Ok);
+        assert_eq!(space.enqueue(token, b"b".to_vec()), Status::Ok);
+        assert_eq!(space.dequeue(token), Ok(b"a".to_vec()));
+        assert_eq!(space.enqueue(0, b"a".to_vec()), Status::NotFound);
+        assert_eq!(space.dequeue(u32::MAX), Err(Status::NotFound));
+    }
+
+    /// Everything counts, empty items and queues without items too, and is given back.
+    #[test]
+    fn shared_data_over_the_limit_is_refused_and_freed_with_the_plugin() {
+        let space = of("limit-test");
+        let token = space.register_queue("", b"q").unwrap();
+        let full =
+            |mut add: Box<dyn FnMut(u32) -> bool + '_>| (0..100_000).find(|at| !add(*at)).unwrap();
+        let items = full(Box::new(|_| space.enqueue(token, Vec::new()) == Status::Ok));
+        assert!(items as usize <= LIMIT / OVERHEAD, "{items}");
+        while space.dequeue(token).is_ok() {}
+        let values = full(Box::new(|at| {
+            space.set("", &at.to_le_bytes(), vec![0; 1000], 0) == Status::Ok
+        }));
+        assert!((900..1100).contains(&values), "{values}");
+        for at in 0..values {
+            assert_eq!(space.set("", &at.to_le_bytes(), Vec::new(), 0), Status::Ok);
+        }
+        let queues = full(Box::new(|at| {
+            space.register_queue("", &at.to_be_bytes()).is_some()
+        }));
+        assert!(queues as usize <= LIMIT / OVERHEAD, "{queues}");
+        assert_eq!(
+            space.enqueue(token, vec![0; LIMIT]),
+            Status::InternalFailure
+        );
+        drop(space);
+        assert_eq!(of("limit-test").data().bytes, 0);
     }
 }

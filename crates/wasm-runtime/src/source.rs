@@ -156,7 +156,8 @@ impl std::fmt::Debug for Clock {
 }
 
 /// How a plugin is run.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a key of its own")]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WasmOptions {
     /// Host functions answer what helps plugins' authors, where Envoy's host does not.
     pub relaxed: bool,
@@ -164,12 +165,32 @@ pub struct WasmOptions {
     pub allow_on_headers_stop_iteration: bool,
     /// Environment variables of the guest.
     pub environment: BTreeMap<String, String>,
-    /// Plugins of the same name here have their shared data and queues in common.
+    /// Keys of shared data and names of queues are apart for each.
     pub vm_id: String,
+    /// Plugins that have the same one have their shared data and queues in common; empty: the plugin's own.
+    pub shared: String,
     /// The property `plugin_root_id`.
     pub root_id: String,
     /// What `proxy_on_vm_start` may read.
     pub vm_configuration: Vec<u8>,
     /// Each call across the boundary is logged.
     pub trace: bool,
+    /// Jumps of Go's code are made direct before the module is compiled.
+    pub jump_threading: bool,
+}
+
+impl Default for WasmOptions {
+    fn default() -> Self {
+        Self {
+            relaxed: false,
+            allow_on_headers_stop_iteration: false,
+            environment: BTreeMap::new(),
+            vm_id: String::new(),
+            shared: String::new(),
+            root_id: String::new(),
+            vm_configuration: Vec::new(),
+            trace: false,
+            jump_threading: true,
+        }
+    }
 }

@@ -2,13 +2,14 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Duration;
 
 use outrider_plugin_api::{Direction, HeaderMap, LogLevel, MetricId, OwnedHeaders, Reply, Stream};
 use wasmtime::{Global, Memory, ResourceLimiter, TypedFunc};
 
 use crate::contexts::{Context, Contexts, Maps};
 use crate::mailbox::Mailbox;
-use crate::memory::{Lent, Watched};
+use crate::memory::Lent;
 use crate::pairs::Writer;
 use crate::room::Asking;
 use crate::shared::{MetricNumbers, Shared};
@@ -29,6 +30,8 @@ impl Gate {
     /// than it was seen in.
     pub(crate) const BEGINNING: Self = Self(8);
     pub(crate) const ENDING: Self = Self(16);
+    /// The guest is being instantiated: its start section may run, and its memory has not been looked up.
+    pub(crate) const INSTANTIATING: Self = Self(32);
 
     #[inline]
     pub(crate) fn is_open(self) -> bool {
@@ -93,7 +96,7 @@ pub(crate) enum MetricChange {
     Record(MetricId, u64),
 }
 
-/// Memory and tables within the budget.
+/// Memory budget of a VM: its memories and its tables together.
 #[derive(Debug)]
 pub(crate) struct Limits {
     budget: usize,
@@ -102,25 +105,36 @@ pub(crate) struct Limits {
     pub(crate) refused: bool,
 }
 
+/// Bytes of one element of a table.
+const ELEMENT: usize = size_of::<usize>();
+
 /// More elements than this a guest's tables do not have: large Go programs use 200,000.
 const MOST_ELEMENTS: usize = 4_000_000;
-
-/// A memory of a page is not the guest's (`looks`).
-const NOT_ITS_OWN: usize = 64 * 1024;
 
 impl Limits {
     pub(crate) fn new(budget: usize) -> Self {
         Self {
-            budget: budget.saturating_add(NOT_ITS_OWN),
+            budget,
             used: 0,
             refused: false,
         }
     }
 
-    /// Bytes in use by the guest.
+    /// Bytes in use.
     #[inline]
     pub(crate) fn used(&self) -> usize {
-        self.used.saturating_sub(NOT_ITS_OWN)
+        self.used
+    }
+
+    /// Replaces `current` bytes by `desired` bytes if the budget holds them.
+    fn grow(&mut self, current: usize, desired: usize) -> bool {
+        let used = self.used.saturating_sub(current).saturating_add(desired);
+        if used > self.budget {
+            self.refused = true;
+            return false;
+        }
+        self.used = used;
+        true
     }
 }
 
@@ -131,32 +145,32 @@ impl ResourceLimiter for Limits {
         desired: usize,
         _maximum: Option<usize>,
     ) -> wasmtime::Result<bool> {
-        let used = self.used.saturating_sub(current).saturating_add(desired);
-        if used > self.budget {
-            self.refused = true;
-            return Ok(false);
-        }
-        self.used = used;
-        Ok(true)
+        Ok(self.grow(current, desired))
     }
 
     fn table_growing(
         &mut self,
-        _current: usize,
+        current: usize,
         desired: usize,
         _maximum: Option<usize>,
     ) -> wasmtime::Result<bool> {
-        Ok(desired <= MOST_ELEMENTS)
+        if desired > MOST_ELEMENTS {
+            self.refused = true;
+            return Ok(false);
+        }
+        Ok(self.grow(
+            current.saturating_mul(ELEMENT),
+            desired.saturating_mul(ELEMENT),
+        ))
     }
 
     fn memories(&self) -> usize {
-        // One is not the guest's (`looks`).
-        2
+        1
     }
 
     fn tables(&self) -> usize {
-        // Two are not the guest's (`room`, `looks`).
-        18
+        // One is not the guest's (`room`).
+        17
     }
 }
 
@@ -166,9 +180,8 @@ pub(crate) struct State {
     pub(crate) lent: Lent,
     pub(crate) gate: Gate,
     pub(crate) limits: Limits,
-    /// The time that the call has, and what tells the guest to look at it.
+    /// Deadline of the call.
     pub(crate) time: Time,
-    pub(crate) watched: Watched,
     pub(crate) memory: Option<Memory>,
     pub(crate) allocate: Option<TypedFunc<i32, i32>>,
     /// How far a sequence of callbacks is.
@@ -208,6 +221,8 @@ pub(crate) struct State {
     pub(crate) metrics: MetricNumbers,
     /// Changes of metrics for which there was no stream.
     uncounted: Vec<MetricChange>,
+    /// When ticks, queue notifications and roots' callouts are delivered next, by the plugin's clock.
+    pub(crate) rests_until: Duration,
     /// What it is to be told when it runs next.
     pub(crate) mailbox: Arc<Mailbox>,
     /// The queues, and their roots, that the guest wants to be told of once its VM has a worker. None: it has one.
@@ -234,17 +249,16 @@ const MOST_UNCOUNTED: usize = 4096;
 impl State {
     pub(crate) fn new(shared: Arc<Shared>) -> Self {
         let limits = Limits::new(shared.memory_budget);
-        let mut gate = Gate(0);
+        let mut gate = Gate::INSTANTIATING;
         if shared.options.trace {
             gate.set(Gate::TRACE);
         }
         Self {
             shared,
-            lent: Lent::default(),
+            lent: Lent::NOTHING,
             gate,
             limits,
             time: Time::default(),
-            watched: Watched::default(),
             memory: None,
             allocate: None,
             stage: None,
@@ -268,6 +282,7 @@ impl State {
             unsaid: VecDeque::new(),
             metrics: MetricNumbers::default(),
             uncounted: Vec::new(),
+            rests_until: Duration::ZERO,
             mailbox: Arc::default(),
             queues: None,
         }

@@ -1,28 +1,32 @@
-//! The time that calls of guests may take.
+//! Time budgets of calls into guests, held by Wasmtime's epochs.
 //!
-//! Every [`TICK`] a thread counts on, and tells each guest to look ([`memory::tell_all`]); a guest that runs does so
-//! soon ([`crate::looks`]), and [`Time::look`] says whether its call goes on. When no call has begun for a while the
-//! thread parks, and the next call wakes it: a process without such plugins, or without traffic, has no ticking
-//! thread.
+//! Compiled code compares the engine's epoch with the call's deadline at the beginning of each function and loop, and
+//! between the parts of a long bulk operation. Every [`TICK`] a thread increments the epoch; at the deadline Wasmtime
+//! calls [`Time::at_deadline`], which decides by the CPU time of the calling thread whether the call goes on.
+//! Host functions that may take long ask [`Time::check`] themselves.
+//!
+//! When no call has begun for a while the thread parks, and the next call unparks it: a process without such plugins,
+//! or without traffic, has no ticking thread.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread::Thread;
 use std::time::Duration;
 
-use wasmtime::Trap;
+use outrider_plugin_api::bytes::copy;
+use wasmtime::{Engine, Trap};
 
-use crate::memory;
+use crate::memory::thread_cpu_time;
 
-/// How often guests are told to look.
+/// Period of the epoch.
 pub(crate) const TICK: Duration = Duration::from_millis(2);
-/// So many times the thread ticks on after the last call has begun, two minutes: longer than any call may take.
+/// Ticks after the last call's beginning until the thread parks: two minutes, longer than any call may take.
 const IDLE_TICKS: u32 = 60_000;
-/// The longest that any call may take.
+/// The longest budget of any call.
 pub(crate) const LONGEST_BUDGET: Duration = Duration::from_mins(1);
 
-/// How many ticks there were.
-static NOW: AtomicU64 = AtomicU64::new(0);
+/// The engine's epoch, readable by host functions.
+static EPOCH: AtomicU64 = AtomicU64::new(0);
 
 static TICKER: Ticker = Ticker {
     called: AtomicBool::new(false),
@@ -31,45 +35,45 @@ static TICKER: Ticker = Ticker {
 };
 
 struct Ticker {
-    /// A call has begun since the thread last looked.
+    /// A call has begun since the thread last cleared this.
     called: AtomicBool,
     asleep: AtomicBool,
     thread: Mutex<Option<Thread>>,
 }
 
-/// Starts the thread, if it does not run.
+/// Starts the thread that increments the engine's epoch, unless it runs.
 ///
 /// # Errors
 /// The system has no thread for it.
-pub(crate) fn start() -> Result<(), String> {
+pub(crate) fn start(engine: &'static Engine) -> Result<(), String> {
     let mut thread = TICKER.thread.lock().unwrap_or_else(PoisonError::into_inner);
     if thread.is_none() {
         let spawned = std::thread::Builder::new()
-            .name("outrider-time".to_owned())
-            .spawn(tick)
+            .name("outrider-epoch".to_owned())
+            .spawn(move || tick(engine))
             .map_err(|error| format!("the thread that ends endless calls cannot start: {error}"))?;
         *thread = Some(spawned.thread().clone());
     }
     Ok(())
 }
 
-/// How many ticks half a budget is: at least one whole.
+/// Returns half a budget in ticks, at least one.
 pub(crate) fn half_ticks(budget: Duration) -> u64 {
     let half = budget.min(LONGEST_BUDGET).as_nanos() / 2;
     let ticks = half.div_ceil(TICK.as_nanos());
     u64::try_from(ticks).unwrap_or(u64::MAX).max(1)
 }
 
-/// The time of a VM's call.
+/// Deadline of a VM's call.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Time {
-    /// The tick at which it is seen to.
+    /// The epoch at which the budget is checked next.
     deadline: u64,
     patience: Patience,
 }
 
 impl Time {
-    /// A call begins whose budget is twice so many ticks.
+    /// Begins a call whose budget is twice so many ticks.
     #[inline]
     pub(crate) fn begin(&mut self, half_ticks: u64) {
         if !TICKER.called.load(Ordering::Relaxed) {
@@ -78,36 +82,87 @@ impl Time {
         if TICKER.asleep.load(Ordering::SeqCst) && TICKER.asleep.swap(false, Ordering::SeqCst) {
             wake();
         }
-        self.deadline = NOW.load(Ordering::Relaxed).saturating_add(half_ticks);
+        self.deadline = EPOCH.load(Ordering::Relaxed).saturating_add(half_ticks);
         self.patience = Patience::new(half_ticks);
     }
 
-    /// The guest looks. What it was told was taken back before: what comes from now on is told anew.
+    /// Returns the number of ticks until the next check, for Wasmtime's deadline callback.
     ///
     /// # Errors
-    /// The call has had its time, and ends.
-    pub(crate) fn look(&mut self) -> wasmtime::Result<()> {
-        let now = NOW.load(Ordering::SeqCst);
-        if now >= self.deadline {
-            self.deadline = now.saturating_add(self.patience.at_deadline()?);
+    /// `Trap::Interrupt`: the budget is used up.
+    pub(crate) fn at_deadline(&mut self) -> wasmtime::Result<u64> {
+        self.check()?;
+        let epoch = EPOCH.load(Ordering::SeqCst);
+        Ok(self.deadline.saturating_sub(epoch).max(1))
+    }
+
+    /// Checks the budget within a host function. Costs one load while the deadline has not come.
+    ///
+    /// # Errors
+    /// `Trap::Interrupt`: the budget is used up.
+    #[inline]
+    pub(crate) fn check(&mut self) -> wasmtime::Result<()> {
+        let epoch = EPOCH.load(Ordering::SeqCst);
+        if epoch >= self.deadline {
+            self.deadline = epoch.saturating_add(self.patience.at_deadline()?);
         }
         Ok(())
     }
 }
 
-/// Whether a call that has taken long may go on. On a machine with more to do than it has processors for,
-/// time passes in which the worker does not run: that is not the guest's. So a call is looked at when half of
-/// its budget has passed, and again and again after that, until it has run for half of the other half.
+/// Bytes that a host function copies between two checks of the budget: some 0.1 ms.
+const CHUNK: usize = 1024 * 1024;
+
+impl Time {
+    /// Appends bytes, and checks the budget between parts of a long copy.
+    ///
+    /// # Errors
+    /// `Trap::Interrupt`: the budget is used up.
+    #[inline]
+    pub(crate) fn append(&mut self, into: &mut Vec<u8>, bytes: &[u8]) -> wasmtime::Result<()> {
+        if bytes.len() <= CHUNK {
+            into.extend_from_slice(bytes);
+            return Ok(());
+        }
+        into.reserve(bytes.len());
+        for part in bytes.chunks(CHUNK) {
+            self.check()?;
+            into.extend_from_slice(part);
+        }
+        Ok(())
+    }
+
+    /// Copies bytes to a place of the same length, and checks the budget between parts of a long copy.
+    ///
+    /// # Errors
+    /// `Trap::Interrupt`: the budget is used up.
+    #[inline]
+    pub(crate) fn copy(&mut self, to: &mut [u8], from: &[u8]) -> wasmtime::Result<()> {
+        if from.len() <= CHUNK {
+            copy(to, from);
+            return Ok(());
+        }
+        for (to, from) in to.chunks_mut(CHUNK).zip(from.chunks(CHUNK)) {
+            self.check()?;
+            copy(to, from);
+        }
+        Ok(())
+    }
+}
+
+/// Decides whether an overdue call goes on. On an overloaded machine time passes in which the worker does not run;
+/// that is not the guest's. So the CPU time of the thread is read when half of the budget has passed, and again after
+/// each further half, and the call ends once it has used a quarter of its budget since the first reading.
 #[derive(Debug, Clone, Copy, Default)]
 struct Patience {
     half_ticks: u64,
-    /// What the worker's thread had run for when the call was first looked at, in nanoseconds.
-    first: Option<u64>,
-    looks: u32,
+    /// CPU time of the thread at the first check.
+    first: Option<Duration>,
+    checks: u32,
 }
 
-/// After so many looks a call ends in any case: some sixty times its budget.
-const MOST_LOOKS: u32 = 120;
+/// After so many checks a call ends in any case, at some sixty times its budget.
+const MOST_CHECKS: u32 = 120;
 
 impl Patience {
     #[inline]
@@ -115,37 +170,31 @@ impl Patience {
         Self {
             half_ticks,
             first: None,
-            looks: 0,
+            checks: 0,
         }
     }
 
-    /// The deadline has come. Answers after how many ticks the next one does.
+    /// Returns the number of ticks until the next check.
     ///
     /// # Errors
-    /// The call has had its time, and ends.
+    /// `Trap::Interrupt`: the budget is used up.
     fn at_deadline(&mut self) -> wasmtime::Result<u64> {
-        let now = time_run();
+        let now = thread_cpu_time();
         let goes_on = match (self.first, now) {
             (None, _) => true,
             (Some(first), Some(now)) => {
                 let quarter = u128::from(self.half_ticks) * TICK.as_nanos() / 2;
-                self.looks < MOST_LOOKS && u128::from(now.saturating_sub(first)) < quarter
+                self.checks < MOST_CHECKS && now.saturating_sub(first).as_nanos() < quarter
             }
             (Some(_), None) => false,
         };
         if !goes_on {
             return Err(Trap::Interrupt.into());
         }
-        self.looks += 1;
-        self.first = self.first.or(Some(now.unwrap_or(0)));
+        self.checks += 1;
+        self.first = self.first.or(Some(now.unwrap_or_default()));
         Ok(self.half_ticks)
     }
-}
-
-/// For how long this thread has run, in nanoseconds; none: the system does not say.
-pub(crate) fn time_run() -> Option<u64> {
-    let text = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
-    text.split_whitespace().next()?.parse().ok()
 }
 
 #[cold]
@@ -156,13 +205,13 @@ fn wake() {
     }
 }
 
-fn tick() {
-    // Counted: this runs as long as there is traffic, and a look at the clock costs more than all the rest.
+fn tick(engine: &Engine) {
+    // Counted: this runs as long as there is traffic, and reading the clock costs more than all the rest.
     let mut idle = 0;
     loop {
         std::thread::sleep(TICK);
-        NOW.fetch_add(1, Ordering::SeqCst);
-        memory::tell_all();
+        EPOCH.fetch_add(1, Ordering::SeqCst);
+        engine.increment_epoch();
         if TICKER.called.load(Ordering::Relaxed) {
             TICKER.called.store(false, Ordering::SeqCst);
             idle = 0;
@@ -173,8 +222,8 @@ fn tick() {
             continue;
         }
         idle = 0;
-        // Say so first, look again, then sleep: a call that began in between is seen by that look, or
-        // sees that it has to wake this thread.
+        // `asleep` is set before `called` is read again: a call that begins in between is seen by this read, or
+        // sees that it has to unpark this thread.
         TICKER.asleep.store(true, Ordering::SeqCst);
         if !TICKER.called.load(Ordering::SeqCst) {
             while TICKER.asleep.load(Ordering::SeqCst) {
@@ -203,29 +252,41 @@ mod tests {
     fn a_call_that_runs_ends_and_one_that_waits_goes_on() {
         let mut patience = Patience::new(2);
         assert!(patience.at_deadline().is_ok());
-        let first = time_run().unwrap();
+        let first = thread_cpu_time().unwrap();
         // This thread has hardly run since.
-        patience.first = Some(first + 1_000_000_000);
+        patience.first = Some(first + Duration::from_secs(1));
         assert!(patience.at_deadline().is_ok());
         // A call with no budget has run for all of it at once.
         let mut spent = Patience::new(0);
         assert!(spent.at_deadline().is_ok());
         assert!(spent.at_deadline().is_err());
-        patience.first = Some(first + 1_000_000_000);
-        patience.looks = MOST_LOOKS;
+        patience.first = Some(first + Duration::from_secs(1));
+        patience.checks = MOST_CHECKS;
         assert!(patience.at_deadline().is_err());
     }
 
     #[test]
     fn before_its_deadline_a_call_goes_on() {
-        start().unwrap();
         let mut time = Time::default();
         time.begin(u64::MAX);
-        assert!(time.look().is_ok());
-        assert_eq!(time.patience.looks, 0);
+        assert!(time.check().is_ok());
+        assert_eq!(time.patience.checks, 0);
         time.begin(0);
-        assert!(time.look().is_ok());
-        assert_eq!(time.patience.looks, 1);
-        assert!(time.look().is_err());
+        assert!(time.check().is_ok());
+        assert_eq!(time.patience.checks, 1);
+        assert!(time.check().is_err());
+    }
+
+    #[test]
+    fn thread_cpu_time_counts_work_and_not_sleep() {
+        let begun = thread_cpu_time().unwrap();
+        std::thread::sleep(Duration::from_millis(50));
+        let used = || thread_cpu_time().unwrap().saturating_sub(begun);
+        let slept = used();
+        assert!(slept < Duration::from_millis(40), "{slept:?}");
+        let mut sum = 0_u64;
+        while used() < slept + Duration::from_millis(5) {
+            sum = std::hint::black_box(sum + 1);
+        }
     }
 }

@@ -4,7 +4,6 @@ use outrider_plugin_api::Cause;
 use wasmtime::{FrameInfo, Trap, WasmBacktrace};
 
 use crate::host::wasi::Exit;
-use crate::lines::{Lines, Origin};
 use crate::own_modules;
 
 /// A call of a guest that did not return. Small, as every call may answer it.
@@ -50,14 +49,8 @@ impl Trouble {
         self.0.error.downcast_ref::<Exit>().map(|exit| exit.0)
     }
 
-    /// What happened, and in which of the guest's functions; `budget` is what a call may take. `lines`: where there
-    /// may be some.
-    pub(crate) fn message(
-        &self,
-        file: &str,
-        budget: std::time::Duration,
-        lines: Option<&Lines>,
-    ) -> String {
+    /// What happened, and in which of the guest's functions; `budget` is what a call may take.
+    pub(crate) fn message(&self, file: &str, budget: std::time::Duration) -> String {
         let what = match self.trap() {
             Some(Trap::Interrupt) => {
                 format!("it used up its time budget of {} ms", budget.as_millis())
@@ -74,31 +67,20 @@ impl Trouble {
         } else {
             ""
         };
-        let place = self.place(lines);
+        let place = self.place();
         format!("{file}: {}: {what}{memory}{place}", self.0.function)
     }
 
-    fn place(&self, lines: Option<&Lines>) -> String {
+    fn place(&self) -> String {
         let Some(backtrace) = self.0.error.downcast_ref::<WasmBacktrace>() else {
             return String::new();
         };
-        // A call whose time is over was in the function of a look, which is not the guest's.
-        let looks = usize::from(self.trap() == Some(Trap::Interrupt));
-        let frames: Vec<&FrameInfo> = backtrace
+        let names: Vec<String> = backtrace
             .frames()
             .iter()
             .filter(|frame| !own_modules::is_own(frame.module()))
-            .skip(looks)
             .take(FRAMES)
-            .collect();
-        let places: Vec<_> = frames.iter().map(|frame| frame.module_offset()).collect();
-        let origins = lines
-            .map(|lines| lines.origins(&places))
-            .unwrap_or_default();
-        let mut origins = origins.into_iter();
-        let names: Vec<String> = frames
-            .iter()
-            .map(|frame| written(frame, origins.next().flatten().unwrap_or_default()))
+            .map(described)
             .collect();
         if names.is_empty() {
             String::new()
@@ -108,13 +90,17 @@ impl Trouble {
     }
 }
 
-/// One of the guest's functions, and where in it.
-fn written(frame: &FrameInfo, origin: Origin) -> String {
-    let name = match origin.function.as_deref().or(frame.func_name()) {
+/// One of the guest's functions, with file and line where the module has DWARF.
+fn described(frame: &FrameInfo) -> String {
+    let symbol = frame.symbols().first();
+    let name = symbol
+        .and_then(|symbol| symbol.name())
+        .or(frame.func_name());
+    let name = match name {
         Some(name) => format!("{:#}", rustc_demangle::demangle(name)),
         None => format!("function {}", frame.func_index()),
     };
-    match origin.line {
+    match symbol.and_then(|symbol| Some((symbol.file()?, symbol.line()?))) {
         Some((file, line)) => format!("{name} ({file}:{line})"),
         None => name,
     }

@@ -12,14 +12,13 @@ use std::time::Duration;
 use outrider_plugin_api::{
     Call, Decision, Fault, LogLevel, MetricId, Phase, Reaction, Slot, Stream, Wake,
 };
-use wasmtime::{Store, TypedFunc, WasmParams, WasmResults};
+use wasmtime::{Store, TypedFunc, UpdateDeadline, WasmParams, WasmResults};
 
 use crate::abi::Version;
 use crate::code::Code;
 use crate::exports::Exports;
 use crate::memory::{Loan, lend};
 use crate::shared::Shared;
-use crate::shared_data;
 use crate::state::{Gate, MetricChange, Moment, State};
 use crate::time;
 use crate::trouble::Trouble;
@@ -80,10 +79,10 @@ impl Debug for Vm {
 /// A call begins whose budget is twice so many ticks.
 #[inline]
 fn begin(store: &mut Store<State>, half_ticks: u64) {
+    store.set_epoch_deadline(half_ticks);
     let state = store.data_mut();
     state.limits.refused = false;
     state.time.begin(half_ticks);
-    state.watched.take_back();
 }
 
 /// Calls a callback.
@@ -148,6 +147,10 @@ impl Vm {
         state.is_first_version = code.version == Version::V0_1_0;
         let mut store = Store::new(code.instances.module().engine(), state);
         store.limiter(|state| &mut state.limits);
+        store.epoch_deadline_callback(|mut store| {
+            let ticks = store.data_mut().time.at_deadline()?;
+            Ok(UpdateDeadline::Continue(ticks))
+        });
         let call_ticks = time::half_ticks(shared.time_budget);
         let load_ticks = time::half_ticks(shared.load_budget);
         begin(&mut store, load_ticks);
@@ -192,7 +195,7 @@ impl Vm {
             root.next_tick = now + Duration::from_millis(u64::from(root.tick));
         }
         for (queue, root) in state.queues.take().into_iter().flatten() {
-            shared_data::listen(queue, &state.mailbox, root);
+            state.shared.namespace.listen(queue, &state.mailbox, root);
         }
     }
 

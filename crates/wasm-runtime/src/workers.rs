@@ -171,6 +171,7 @@ impl Core {
         configurations.remove(id);
         let is_last = configurations.is_empty();
         drop(configurations);
+        self.shared.tick_failures().remove(id);
         if is_last {
             self.spares.bury();
         }
@@ -350,9 +351,9 @@ impl Core {
         held.retire(old, self.most_retiring());
     }
 
-    /// What happened, for people; `budget` is what the call may have taken.
+    /// Message of a guest error; `budget` is the time budget of the call.
     fn message(&self, trouble: &Trouble, budget: Duration) -> String {
-        trouble.message(&self.shared.file, budget, self.code.lines.as_ref())
+        trouble.message(&self.shared.file, budget)
     }
 
     pub(crate) fn describe(&self, refusal: &Refusal) -> String {

@@ -80,6 +80,11 @@ pub(crate) const DIFFERENCES: &[(&[&str], &str)] = &[
          see texts, numbers and truth values (by name), and neither lists, nested structures, nor all of it at once.",
     ),
     (
+        &["reply-odd", "reply-odd-code"],
+        "A reply has the status of a final response, 200 to 599: others are refused with 2. Envoy sends them, and a \
+         client takes what follows an interim status for the beginning of another response.",
+    ),
+    (
         &["reply-grpc"],
         "A guest sees its reply to a gRPC request as it made it; Envoy shows it what gRPC makes of that, headers alone. \
          The client gets the same.",

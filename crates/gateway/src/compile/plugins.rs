@@ -266,6 +266,11 @@ fn wasm<'f>(
 impl WasmWritten<'_> {
     /// `otherwise` with what is written in its place.
     fn over(self, otherwise: WasmOptions) -> WasmOptions {
+        // A manifest, which the plugin's author writes, does not join the plugin to others.
+        let otherwise = WasmOptions {
+            shared: String::new(),
+            ..otherwise
+        };
         let Some(form) = self.0 else {
             return otherwise;
         };
@@ -284,12 +289,14 @@ impl WasmWritten<'_> {
             ),
             environment,
             vm_id: text(&form.vm_id, otherwise.vm_id),
+            shared: text(&form.shared, otherwise.shared),
             root_id: text(&form.root_id, otherwise.root_id),
             vm_configuration: match form.vm_configuration.value() {
                 Some(written) => Some(Node::to_json(written)),
                 None => otherwise.vm_configuration,
             },
             trace: written(&form.trace, otherwise.trace),
+            jump_threading: written(&form.jump_threading, otherwise.jump_threading),
         }
     }
 }

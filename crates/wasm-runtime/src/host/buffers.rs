@@ -30,21 +30,26 @@ fn extent(state: &mut State, buffer: Buffer) -> Result<Range<usize>, Status> {
     Ok(0..length)
 }
 
-/// A part of what lies in pieces.
-fn take(piece: &[u8], offset: &mut usize, start: usize, end: usize, into: &mut Vec<u8>) {
-    let from = start.saturating_sub(*offset).min(piece.len());
-    let to = end.saturating_sub(*offset).min(piece.len());
-    if let Some(part) = piece.get(from..to) {
-        into.extend_from_slice(part);
-    }
-    *offset += piece.len();
-}
-
-fn copy(state: &mut State, buffer: Buffer, start: usize, end: usize) {
+/// Copies a part of a buffer to the scratch bytes.
+///
+/// # Errors
+/// The budget is used up.
+fn copy(state: &mut State, buffer: Buffer, start: usize, end: usize) -> wasmtime::Result<()> {
     let mut scratch = std::mem::take(&mut state.scratch);
     scratch.clear();
-    let mut offset = 0;
-    let mut whole = |bytes: &[u8]| take(bytes, &mut offset, start, end, &mut scratch);
+    let mut time = state.time;
+    let mut copied = Ok(());
+    let mut offset = 0_usize;
+    let mut whole = |piece: &[u8]| {
+        let from = start.saturating_sub(offset).min(piece.len());
+        let to = end.saturating_sub(offset).min(piece.len());
+        offset += piece.len();
+        if copied.is_ok()
+            && let Some(part) = piece.get(from..to)
+        {
+            copied = time.append(&mut scratch, part);
+        }
+    };
     match buffer {
         Buffer::Body(direction) => {
             if let Some(stream) = state.stream() {
@@ -63,6 +68,8 @@ fn copy(state: &mut State, buffer: Buffer, start: usize, end: usize) {
         Buffer::Network => {}
     }
     state.scratch = scratch;
+    state.time = time;
+    copied
 }
 
 pub(crate) fn get(
@@ -86,7 +93,7 @@ pub(crate) fn get(
         .saturating_add(start as u32 as usize)
         .min(seen.end);
     let end = start.saturating_add(most as u32 as usize).min(seen.end);
-    copy(state, buffer, start, end);
+    copy(state, buffer, start, end)?;
     hand_over(guest, value, length_place)
 }
 

@@ -13,6 +13,9 @@ use crate::guest_memory::{Answer, Guest, bytes, hand_over, split, write_u32};
 use crate::pairs;
 use crate::state::State;
 
+/// Bytes of a callout's body, and of a reply's: they are copied at once.
+pub(crate) const MOST_BODY: usize = 16 * 1024 * 1024;
+
 /// What a guest is told of a callout that cannot be made: few statuses, as SDKs know no others.
 pub(crate) fn refusal(failure: CalloutFailure) -> Status {
     match failure {
@@ -56,6 +59,13 @@ pub(crate) fn http_call(
     ) else {
         return Ok(Status::InvalidMemoryAccess);
     };
+    if timeout < 0 {
+        // As in Envoy, which takes no more than 2^31 - 1 ms.
+        return Ok(Status::BadArgument);
+    }
+    if body.len() > MOST_BODY {
+        return Ok(Status::InternalFailure);
+    }
     // As in Envoy, what is no map is an empty one.
     let mut headers = pairs::read(headers).unwrap_or_default();
     let has_authority = headers.iter().any(|(name, _)| *name == b":authority");

@@ -1,11 +1,10 @@
 //! Functions that a proxy offers beyond the interface, by their names: those of Envoy that plugins use, and
 //! ours. Each takes bytes and answers bytes.
 
-use std::io::{Read, Write};
+use std::io::Write;
 
-use flate2::Compression;
-use flate2::read::ZlibDecoder;
 use flate2::write::ZlibEncoder;
+use flate2::{Compression, Decompress, FlushDecompress};
 use outrider_plugin_api::{FilterStateError, FilterStateKind, MetadataTree};
 use serde_json::Value;
 
@@ -49,7 +48,7 @@ pub(crate) fn call(
     };
     let mut scratch = std::mem::take(&mut state.scratch);
     scratch.clear();
-    let status = run(state, name, arguments, &mut scratch);
+    let status = run(state, name, arguments, &mut scratch)?;
     if status != Status::Ok {
         scratch.clear();
     }
@@ -63,35 +62,71 @@ pub(crate) fn call(
     }
 }
 
-fn run(state: &mut State, name: &[u8], arguments: &[u8], into: &mut Vec<u8>) -> Status {
+/// Bytes that are compressed or uncompressed between two checks of the budget.
+const CHUNK: usize = 32 * 1024;
+/// Bytes of arguments that are a document, which takes many times its length to read.
+const MOST_DOCUMENT: usize = 64 * 1024;
+
+fn compress(state: &mut State, arguments: &[u8], into: &mut Vec<u8>) -> Answer {
+    let mut encoder = ZlibEncoder::new(into, Compression::default());
+    for part in arguments.chunks(CHUNK) {
+        state.time.check()?;
+        if encoder.write_all(part).is_err() {
+            return Ok(Status::SerializationFailure);
+        }
+    }
+    Ok(match encoder.finish() {
+        Ok(_) => Status::Ok,
+        Err(_) => Status::SerializationFailure,
+    })
+}
+
+fn uncompress(state: &mut State, arguments: &[u8], into: &mut Vec<u8>) -> Answer {
+    // No more than the guest could hold.
+    let most = state.shared.memory_budget;
+    let mut decoder = Decompress::new(true);
+    let mut rest = arguments;
+    let mut room = vec![0; CHUNK];
+    loop {
+        state.time.check()?;
+        let (taken, given) = (decoder.total_in(), decoder.total_out());
+        // Both are bounded: a part of nothing but empty blocks gives no bytes, and a small one many.
+        let part = rest.get(..CHUNK).unwrap_or(rest);
+        let Ok(status) = decoder.decompress(part, &mut room, FlushDecompress::None) else {
+            return Ok(Status::SerializationFailure);
+        };
+        let taken = usize::try_from(decoder.total_in() - taken).unwrap_or(usize::MAX);
+        let given = usize::try_from(decoder.total_out() - given).unwrap_or(usize::MAX);
+        rest = rest.get(taken..).unwrap_or_default();
+        into.extend_from_slice(room.get(..given).unwrap_or_default());
+        if into.len() > most {
+            return Ok(Status::SerializationFailure);
+        }
+        match (status, taken, given) {
+            (flate2::Status::StreamEnd, ..) => return Ok(Status::Ok),
+            // The text ends before the stream does.
+            (_, 0, 0) => return Ok(Status::SerializationFailure),
+            _ => {}
+        }
+    }
+}
+
+fn run(state: &mut State, name: &[u8], arguments: &[u8], into: &mut Vec<u8>) -> Answer {
     match name {
-        b"compress" => {
-            let mut encoder = ZlibEncoder::new(into, Compression::default());
-            match encoder
-                .write_all(arguments)
-                .and_then(|()| encoder.finish().map(|_| ()))
-            {
-                Ok(()) => Status::Ok,
-                Err(_) => Status::SerializationFailure,
-            }
-        }
-        b"uncompress" => {
-            // No more than the guest could hold.
-            let most = state.shared.memory_budget as u64;
-            let mut decoder = ZlibDecoder::new(arguments).take(most + 1);
-            match decoder.read_to_end(into) {
-                Ok(length) if length as u64 <= most => Status::Ok,
-                _ => Status::SerializationFailure,
-            }
-        }
+        b"compress" => return compress(state, arguments, into),
+        b"uncompress" => return uncompress(state, arguments, into),
+        _ => {}
+    }
+    Ok(match name {
         b"clear_route_cache" => replies::clear_route(state),
         b"set_envoy_filter_state" => set_filter_state(state, arguments),
         b"declare_property" => declare_property(arguments),
         b"verify_signature" => signatures::verify(arguments, into),
         b"sign" => signatures::sign(arguments, into),
+        b"set_dynamic_metadata" if arguments.len() > MOST_DOCUMENT => Status::BadArgument,
         b"set_dynamic_metadata" => set_dynamic_metadata(state, arguments),
         _ => Status::NotFound,
-    }
+    })
 }
 
 /// `SetEnvoyFilterStateArguments`: a path, a value, and a span, which is the stream's whatever it says.

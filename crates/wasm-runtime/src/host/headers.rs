@@ -3,6 +3,8 @@
 //! As in Envoy, a guest has a map from the callback that brings it until that direction goes on: later it is
 //! absent, though the proxy still has it. In `relaxed` mode what the proxy has can be read.
 
+use std::collections::BTreeSet;
+
 use outrider_plugin_api::bytes::replace as fill;
 use outrider_plugin_api::{HeaderMap, OwnedHeaders, Stream};
 
@@ -235,18 +237,24 @@ pub(crate) fn set_pairs(guest: &mut Guest<'_>, map: i32, place: i32, length: i32
     let Some(stream) = to_change(state, map) else {
         return Ok(Status::BadArgument);
     };
-    let mut names: Vec<Vec<u8>> = Vec::new();
+    let mut names: BTreeSet<Vec<u8>> = BTreeSet::new();
     stream.headers(map, &mut |name, _| {
-        if !names.iter().any(|known| known == name) {
-            names.push(name.to_vec());
+        if !names.contains(name) {
+            names.insert(name.to_vec());
         }
     });
     for name in &names {
-        stream.remove_header(map, name);
+        state.time.check()?;
+        if let Some(stream) = state.lent.stream_mut() {
+            stream.remove_header(map, name);
+        }
     }
     // As in Envoy, what is no map is an empty one.
     for (name, value) in pairs::read(bytes).unwrap_or_default() {
-        stream.add_header(map, name, value);
+        state.time.check()?;
+        if let Some(stream) = state.lent.stream_mut() {
+            stream.add_header(map, name, value);
+        }
     }
     Ok(Status::Ok)
 }

@@ -5,6 +5,9 @@ use outrider_plugin_api::LogLevel;
 use crate::abi::Status;
 use crate::guest_memory::{Answer, Guest, bytes, split, write_u32, write_u64};
 
+/// Bytes of a line; the rest is dropped.
+pub(crate) const MOST_LINE: usize = 8 * 1024;
+
 /// A level's number in the ABI.
 pub(crate) fn level(number: i32) -> Option<LogLevel> {
     Some(match number {
@@ -28,6 +31,7 @@ pub(crate) fn log(guest: &mut Guest<'_>, number: i32, message: i32, length: i32)
     let Some(message) = bytes(memory, message, length) else {
         return Ok(Status::InvalidMemoryAccess);
     };
+    let message = message.get(..MOST_LINE).unwrap_or(message);
     state.note_line(level, message);
     if state.log_enabled(level) {
         state.log(level, &String::from_utf8_lossy(message));

@@ -13,6 +13,9 @@ use crate::abi::Status;
 use crate::guest_memory::{Answer, Guest, bytes, split, write_u32, write_u64};
 use crate::state::MetricChange;
 
+/// Bytes of a metric's name.
+const MOST_NAME: usize = 256;
+
 pub(crate) fn define(
     guest: &mut Guest<'_>,
     kind: i32,
@@ -32,6 +35,9 @@ pub(crate) fn define(
     let Some(name) = bytes(memory, name, length) else {
         return Ok(Status::InvalidMemoryAccess);
     };
+    if name.len() > MOST_NAME {
+        return Ok(Status::BadArgument);
+    }
     let name = String::from_utf8_lossy(name);
     let metrics = state.lent.metrics_mut();
     let metric = state.shared.metrics().define(kind, &name, metrics);

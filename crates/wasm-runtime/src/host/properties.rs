@@ -4,6 +4,8 @@
 //!
 //! The trap: a path's parts are separated by a NUL, not by a dot.
 
+use std::collections::BTreeMap;
+
 use outrider_plugin_api::{
     Attribute, FilterStateKind, HeaderMap, LogLevel, MetadataSource, Scalar, Stream,
 };
@@ -81,6 +83,11 @@ pub(crate) fn set(
         return Ok(Status::NotFound);
     };
     let count = context.properties.len();
+    let others = context.properties.iter().filter(|(known, _)| known != path);
+    let used: usize = others.map(|(path, value)| path.len() + value.len()).sum();
+    if used.saturating_add(path.len() + value.len()) > MOST_PROPERTY_BYTES {
+        return Ok(Status::InternalFailure);
+    }
     match context
         .properties
         .iter_mut()
@@ -114,6 +121,8 @@ pub(crate) fn set(
 const EMPTY_MAP: &[u8] = &[0; 4];
 /// How many properties of its own a guest may have on one stream.
 const MOST_PROPERTIES: usize = 1024;
+/// Bytes of their paths and values together.
+const MOST_PROPERTY_BYTES: usize = 1024 * 1024;
 
 fn look_up(state: &mut State, path: &[u8], into: &mut Vec<u8>) -> Found {
     // As in Envoy, one whose name has parts is found below `filter_state` only.
@@ -271,16 +280,17 @@ fn of_stream(stream: &dyn Stream, visible: Visible, path: &[u8], into: &mut Vec<
 /// A map with each name once, and its values with commas between them.
 fn joined(stream: &dyn Stream, map: HeaderMap) -> Writer {
     let mut fields: Vec<(Vec<u8>, Vec<u8>)> = Vec::new();
-    stream.headers(
-        map,
-        &mut |name, value| match fields.iter_mut().find(|(known, _)| known == name) {
-            Some((_, values)) => {
-                values.push(b',');
-                values.extend_from_slice(value);
-            }
-            None => fields.push((name.to_vec(), value.to_vec())),
-        },
-    );
+    let mut places: BTreeMap<Vec<u8>, usize> = BTreeMap::new();
+    stream.headers(map, &mut |name, value| {
+        let known = places.get(name).and_then(|place| fields.get_mut(*place));
+        if let Some((_, values)) = known {
+            values.push(b',');
+            values.extend_from_slice(value);
+        } else {
+            places.insert(name.to_vec(), fields.len());
+            fields.push((name.to_vec(), value.to_vec()));
+        }
+    });
     let mut writer = Writer::default();
     for (name, value) in &fields {
         writer.push(name, value);
@@ -308,12 +318,15 @@ fn of_map(
     if !seen || stream.header(map, name, 0).is_none() {
         return Found::No;
     }
-    for index in 0..stream.header_count(map, name) {
-        if index > 0 {
-            into.push(b',');
+    let mut is_first = true;
+    stream.headers(map, &mut |key, value| {
+        if key.eq_ignore_ascii_case(name) {
+            if !std::mem::take(&mut is_first) {
+                into.push(b',');
+            }
+            into.extend_from_slice(value);
         }
-        into.extend_from_slice(stream.header(map, name, index).unwrap_or_default());
-    }
+    });
     Found::Yes
 }
 

@@ -4,6 +4,7 @@
 
 use outrider_plugin_api::{Audience, Direction, HeaderMap, Reply};
 
+use super::callouts::MOST_BODY;
 use crate::abi::{NO_GRPC_STATUS, Status};
 use crate::guest_memory::{Answer, Guest, bytes, split};
 use crate::pairs;
@@ -44,6 +45,16 @@ pub(crate) fn send(
     ))
 }
 
+/// Bytes of a reply's details.
+const MOST_DETAILS: usize = 1024;
+
+/// Returns the status of a final response, or `None` for other numbers: after an interim status (1xx) a client waits for
+/// another response, and takes the body for its beginning.
+fn final_status(status: i32) -> Option<u16> {
+    let status = u16::try_from(status).ok()?;
+    (200..=599).contains(&status).then_some(status)
+}
+
 fn reply(
     state: &mut State,
     status: i32,
@@ -52,6 +63,13 @@ fn reply(
     headers: &[u8],
     grpc_status: u32,
 ) -> Status {
+    let Some(status) = final_status(status) else {
+        return Status::BadArgument;
+    };
+    if body.len() > MOST_BODY {
+        return Status::BadArgument;
+    }
+    let details = details.get(..MOST_DETAILS).unwrap_or(details);
     let relaxed = state.shared.options.relaxed;
     // A root that answers a callout replies to nobody, in Envoy; in relaxed mode, to the stream that the
     // callout is of.
@@ -90,7 +108,7 @@ fn reply(
         }
     }
     let reply = Box::new(Reply {
-        status: u16::try_from(status).unwrap_or(u16::MAX),
+        status,
         headers: list,
         body: body.to_vec(),
         details: String::from_utf8_lossy(details).replace(' ', "_"),

@@ -11,6 +11,7 @@ use crate::guest_memory::{Guest, bytes, bytes_mut, read_u32, split, write_u32, w
 use crate::state::State;
 
 use super::HostFunction;
+use super::logs::MOST_LINE;
 
 /// `errno`, as far as it is answered.
 mod errno {
@@ -228,8 +229,7 @@ fn fd_write(guest: &mut Guest<'_>, fd: i32, parts: i32, count: i32, written: i32
     let mut text = std::mem::take(&mut state.scratch);
     text.clear();
     let gathered = gather(memory, parts, count, &mut text);
-    let length = text.len();
-    if gathered {
+    if gathered.is_some() {
         let line = text.strip_suffix(b"\n").unwrap_or(&text);
         state.note_line(level, line);
         if !line.is_empty() && state.log_enabled(level) {
@@ -237,33 +237,31 @@ fn fd_write(guest: &mut Guest<'_>, fd: i32, parts: i32, count: i32, written: i32
         }
     }
     state.scratch = text;
-    if !gathered {
+    let Some(length) = gathered else {
         return errno::FAULT;
-    }
+    };
     match write_u32(memory, written, length as u32) {
         crate::abi::Status::Ok => errno::SUCCESS,
         _ => errno::FAULT,
     }
 }
 
-/// The parts of a write, one after the other; together no more than the guest's memory holds.
-fn gather(memory: &[u8], parts: i32, count: i32, into: &mut Vec<u8>) -> bool {
+/// Collects the parts of a write, up to the length of a line. Returns the length of all of them, or `None` if one lies
+/// outside of the guest's memory, or together they are longer than it.
+fn gather(memory: &[u8], parts: i32, count: i32, into: &mut Vec<u8>) -> Option<usize> {
+    let mut length = 0;
     for index in 0..count {
         let at = parts.wrapping_add(index.wrapping_mul(8));
-        let (Some(pointer), Some(length)) =
-            (read_u32(memory, at), read_u32(memory, at.wrapping_add(4)))
-        else {
-            return false;
-        };
-        let Some(part) = bytes(memory, pointer.cast_signed(), length.cast_signed()) else {
-            return false;
-        };
-        if into.len() + part.len() > memory.len() {
-            return false;
+        let (pointer, size) = (read_u32(memory, at)?, read_u32(memory, at.wrapping_add(4))?);
+        let part = bytes(memory, pointer.cast_signed(), size.cast_signed())?;
+        length += part.len();
+        if length > memory.len() {
+            return None;
         }
-        into.extend_from_slice(part);
+        let room = MOST_LINE.saturating_sub(into.len()).min(part.len());
+        into.extend_from_slice(part.get(..room).unwrap_or_default());
     }
-    true
+    Some(length)
 }
 
 fn fd_fdstat_get(guest: &mut Guest<'_>, fd: i32, place: i32) -> i32 {

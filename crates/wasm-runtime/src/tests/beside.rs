@@ -10,6 +10,7 @@ use outrider_plugin_api::{
 };
 
 use super::fake::{FakeStream, Probe, clock, guest, load, source};
+use crate::memory::thread_cpu_time;
 
 /// A proxy that calls nobody by itself: the test does.
 #[derive(Default)]
@@ -193,8 +194,11 @@ fn a_tick_that_fails_ends_the_vm_and_the_next_one_ticks() {
     let (said, _) = world.call();
     assert_eq!(said[0], "03");
     assert!(said[1].contains("unreachable"), "{said:?}");
-    assert_eq!(world.call(), (vec![], vec![millis(30), millis(30)]));
+    // The next one is put off: 200 ms after the first failure.
+    world.call();
     world.pass(30);
+    assert_eq!(world.call(), (vec![], vec![millis(170)]));
+    world.pass(170);
     assert_eq!(world.call().0, ["01"]);
 }
 
@@ -206,8 +210,53 @@ fn a_vm_that_fails_at_once_again_and_again_waits() {
         world.pass(30);
         failures += world.call().0.iter().filter(|line| *line == "01").count();
     }
-    // After three that were mended at once: 100 ms, then 200.
-    assert_eq!(failures, 5, "{:?}", world.background.rings());
+    // The first at 30 ms, the second 200 ms later, the third would be another 400 ms later.
+    assert_eq!(failures, 2, "{:?}", world.background.rings());
+}
+
+#[test]
+fn ticks_have_a_least_period_that_counts_from_their_end() {
+    let world = World::new(
+        r#"
+        (func (export "proxy_on_configure") (param i32 i32) (result i32)
+          (drop (call $tick (i32.const 1))) (i32.const 1))
+        (func (export "proxy_on_tick") (param i32) (call $say_number (i32.const 1)))"#,
+    );
+    let mut ticks = 0;
+    for _ in 0..100 {
+        world.pass(1);
+        ticks += world.call().0.len();
+        // A second call at the same time finds nothing to do.
+        assert_eq!(world.call().0, [""; 0]);
+    }
+    assert!((9..=11).contains(&ticks), "{ticks}");
+}
+
+#[test]
+fn ticks_that_take_long_are_followed_by_nine_times_as_much_rest() {
+    let body = r#"
+        (func (export "proxy_on_configure") (param i32 i32) (result i32)
+          (drop (call $tick (i32.const 10))) (i32.const 1))
+        (func (export "proxy_on_tick") (param i32) (local $turns i32)
+          (call $say_number (i32.const 1))
+          (loop $again
+            (local.set $turns (i32.add (local.get $turns) (i32.const 1)))
+            (br_if $again (i32.lt_u (local.get $turns) (i32.const 5000000)))))"#;
+    let world = World::new(body);
+    world.pass(10);
+    let began = thread_cpu_time().unwrap();
+    let (said, rings) = world.call();
+    let took = thread_cpu_time().unwrap().saturating_sub(began);
+    assert_eq!(said, ["01"]);
+    let rest = rings.into_iter().min().unwrap();
+    assert!(
+        rest > millis(10) && rest <= took * 9,
+        "{rest:?} after {took:?}"
+    );
+    world.pass(10);
+    assert_eq!(world.call().0, [""; 0]);
+    world.pass(10_000);
+    assert_eq!(world.call().0, ["01"]);
 }
 
 const CALLING: &str = r#"

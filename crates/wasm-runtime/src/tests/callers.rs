@@ -14,6 +14,7 @@ use crate::abi::Version;
 use crate::engine::engine;
 use crate::pairs::Writer;
 use crate::shared::{MetricNames, Shared};
+use crate::shared_data::Owner;
 use crate::state::State;
 use crate::{Clock, WasmOptions, shared_data};
 
@@ -33,8 +34,9 @@ pub(super) fn functions() -> Functions {
         memory_budget: 0,
         time_budget: Duration::ZERO,
         load_budget: Duration::ZERO,
-        namespace: shared_data::namespace("hostile"),
+        namespace: shared_data::namespace(Owner::Plugin("hostile".to_owned()), 0),
         metrics: std::sync::Mutex::new(MetricNames::default()),
+        tick_failures: std::sync::Mutex::default(),
     };
     let mut store = Store::new(engine, State::new(Arc::new(shared)));
     let mut functions: Functions = linker

@@ -414,7 +414,12 @@ const PRELUDE: &str = r#"
 
 /// A guest: what is in `body`, after the prelude.
 pub(super) fn guest(body: &str) -> Vec<u8> {
-    wat::parse_str(format!("(module {PRELUDE} {body})")).unwrap()
+    wat::parse_str(guest_text(body)).unwrap()
+}
+
+/// The same as text.
+pub(super) fn guest_text(body: &str) -> String {
+    format!("(module {PRELUDE} {body})")
 }
 
 /// The same with the text's lines, as those of a file.

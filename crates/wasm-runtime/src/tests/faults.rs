@@ -1,13 +1,17 @@
 //! What guests do wrong, and what becomes of their streams and of others.
 
+use std::fmt::Write as _;
+use std::io::Write as _;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use outrider_plugin_api::{Cause, Decision, Phase, Slot, Wake};
 
 use super::fake::{
-    FakeStream, Probe, clock, guest, guest_with_lines, line_of, load, probe, refused, source,
+    FakeStream, Probe, clock, guest, guest_text, guest_with_lines, line_of, load, probe, refused,
+    source,
 };
+use crate::memory::thread_cpu_time;
 
 /// A guest that fails on streams whose request has `x-fail`, in the way that `wrong` says.
 fn failing(wrong: &str) -> String {
@@ -165,15 +169,141 @@ fn a_trap_tells_its_line_where_the_file_has_lines() {
     fails_alone(&probe, Cause::Error, &[&place, &caller]);
 }
 
+/// A stream fails because its call used up the time budget of 50 ms, and not much more CPU time than that.
+fn ends_in_time(probe: &Probe, place: &str) {
+    let (mut slot, mut stream) = (Slot::default(), failing_stream());
+    let began = thread_cpu_time().unwrap();
+    let fault = probe
+        .call(Phase::RequestHeaders, &mut slot, &mut stream)
+        .unwrap_err();
+    let took = thread_cpu_time().unwrap().saturating_sub(began);
+    assert_eq!(fault.cause, Cause::Time, "{fault}");
+    for words in ["time budget of 50 ms", place] {
+        assert!(fault.message.contains(words), "{words}: {fault}");
+    }
+    assert!(took < Duration::from_millis(200), "{took:?}");
+}
+
+/// A function of many instructions without a loop, called from straight-line code of many calls: `levels` times.
+fn acyclic(width: usize, levels: usize) -> String {
+    let mut text = format!(
+        "(global $sum (mut i64) (i64.const 0)) (func $level0 {})",
+        "(global.set $sum (i64.add (global.get $sum) (i64.const 1)))".repeat(width)
+    );
+    for level in 1..=levels {
+        let calls = format!("(call $level{})", level - 1).repeat(width);
+        text.extend(["(func $level", &level.to_string(), " ", &calls, ")"]);
+    }
+    text
+}
+
 #[test]
-fn what_is_put_into_a_guest_is_out_of_its_reach() {
-    // The memory and the table that are added would have these numbers.
-    for body in [
-        "(func (i32.store8 1 (i32.const 0) (i32.const 0)))",
-        "(func (drop (table.size 0)))",
+fn work_without_loops_ends_within_the_time_budget() {
+    // 10^12 instructions, and no cycle in the graph of calls.
+    let body = format!("{} {}", failing("(call $level3)"), acyclic(1000, 3));
+    ends_in_time(&probe(&body), "; in level");
+}
+
+#[test]
+fn bulk_operations_end_within_the_time_budget() {
+    const PAGES: usize = 512;
+    let bytes = PAGES * 65_536;
+    let fill = format!("(memory.fill (i32.const 0) (i32.const 7) (i32.const {bytes}))");
+    let half = bytes / 2;
+    let copy = format!("(memory.copy (i32.const 0) (i32.const {half}) (i32.const {half}))");
+    let table = "(table.fill 1 (i32.const 0) (ref.null func) (i32.const 3000000))";
+    let table_copy = "(table.copy 1 1 (i32.const 0) (i32.const 1) (i32.const 2999999))";
+    for operation in [fill.as_str(), copy.as_str(), table, table_copy] {
+        for wrong in [
+            // Without a loop, so without Wasmtime's checks of loops and functions in between.
+            operation.repeat(3000),
+            "(call $once)".repeat(3000),
+            format!("(loop $again {operation} (br $again))"),
+        ] {
+            let body = format!(
+                "(func $once {operation}) {} (table 0 funcref) (table $large 3000000 funcref)",
+                failing(&format!(
+                    "(drop (memory.grow (i32.sub (i32.const {PAGES}) (memory.size)))) {wrong}"
+                ))
+            );
+            let mut source = source(&guest(&body));
+            source.memory_budget = 128 * 1024 * 1024;
+            ends_in_time(&load(source, "{}").unwrap(), "; in ");
+        }
+    }
+}
+
+/// Bytes of an argument that host functions take long for.
+const LARGE: usize = 40 * 1024 * 1024;
+
+/// What `uncompress` takes long for: much that comes of little, and nothing that comes of much.
+fn bombs() -> [Vec<u8>; 2] {
+    let mut encoder = flate2::write::ZlibEncoder::new(Vec::new(), flate2::Compression::best());
+    for _ in 0..48 {
+        encoder.write_all(&vec![0; 1024 * 1024]).unwrap();
+    }
+    let much = encoder.finish().unwrap();
+    // Blocks without bytes, of which none is the last.
+    let nothing = [&[0x78, 0x9c][..], &[0, 0, 0, 0xff, 0xff].repeat(200_000)].concat();
+    [much, nothing]
+}
+
+#[test]
+fn host_calls_that_take_long_end_within_the_time_budget() {
+    let [much, nothing] = bombs();
+    let escaped = |bytes: &[u8]| {
+        bytes.iter().fold(String::new(), |mut text, byte| {
+            write!(text, "\\{byte:02x}").unwrap();
+            text
+        })
+    };
+    let call = |name: usize, length: usize, bytes: usize| {
+        format!(
+            "(drop (call $foreign (i32.const {name}) (i32.const {length}) (i32.const 1048576)
+               (i32.const {bytes}) (i32.const 0) (i32.const 4)))"
+        )
+    };
+    let calls = [
+        (call(210, 10, much.len()), &much),
+        (call(210, 10, nothing.len()), &nothing),
+        (call(200, 8, LARGE), &much),
+        (call(220, 4, LARGE), &much),
+        (call(230, 20, LARGE), &much),
+        (
+            format!("(drop (call $log (i32.const 2) (i32.const 0) (i32.const {LARGE})))"),
+            &much,
+        ),
+        (
+            format!("(drop (call $enqueue (i32.const 1) (i32.const 0) (i32.const {LARGE})))"),
+            &much,
+        ),
+    ];
+    for (call, data) in calls {
+        let body = format!(
+            r#"(data (i32.const 200) "compress") (data (i32.const 210) "uncompress") (data (i32.const 220) "sign")
+            (data (i32.const 230) "set_dynamic_metadata") (data (i32.const 1048576) "{}") {}"#,
+            escaped(data),
+            failing(&format!("(loop $again {call} (br $again))"))
+        );
+        let body =
+            guest_text(&body).replace(r#"(export "memory") 2)"#, r#"(export "memory") 700)"#);
+        let mut source = source(&wat::parse_str(body).unwrap());
+        source.memory_budget = 64 * 1024 * 1024;
+        ends_in_time(&load(source, "{}").unwrap(), "; in wrong");
+    }
+}
+
+#[test]
+fn growing_memory_and_tables_ends_within_the_time_budget() {
+    for wrong in [
+        "(loop $again (drop (memory.grow (i32.const 1))) (br $again))",
+        "(loop $again (drop (table.grow 0 (ref.null func) (i32.const 1))) (br $again))",
     ] {
-        let refusal = load(source(&guest(body)), "{}").unwrap_err().message;
-        assert!(refusal.contains("cannot be compiled"), "{refusal}");
+        let body = format!("(table 1 funcref) {}", failing(wrong));
+        let mut source = source(&guest(&body));
+        source.memory_budget = 64 * 1024 * 1024;
+        let probe = load(source, "{}").unwrap();
+        ends_in_time(&probe, "; in wrong");
     }
 }
 

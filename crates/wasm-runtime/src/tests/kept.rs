@@ -116,10 +116,10 @@ fn code_of_another_engine_is_compiled_again() {
     let module = telling("foreign");
     let digest = module_of(&module).digest();
     let engine = crate::engine::engine().unwrap();
-    let key = crate::compiled::key(engine, digest);
+    let key = crate::compiled::key(engine, (digest, true));
     let cache = crate::cache::Cache::open(&world.cache()).unwrap();
     let mut other = wasmtime::Config::new();
-    other.epoch_interruption(true);
+    other.epoch_interruption(false);
     let other = wasmtime::Engine::new(&other).unwrap();
     for code in [other.precompile_module(&module).unwrap(), b"text".to_vec()] {
         cache.put(&key, &code).unwrap();

@@ -324,3 +324,28 @@ fn tracing_shows_each_call_across_the_boundary() {
         ]
     );
 }
+
+#[test]
+fn a_reply_has_the_status_of_a_final_response() {
+    for (status, answer) in [
+        (103, "02"),
+        (0, "02"),
+        (199, "02"),
+        (600, "02"),
+        (65_736, "02"),
+        (200, "00"),
+        (599, "00"),
+    ] {
+        let probe = probe(&format!(
+            r#"(func (export "proxy_on_request_headers") (param i32 i32 i32) (result i32)
+              (call $say_number (call $reply (i32.const {status}) (i32.const 0) (i32.const 0) (i32.const 0)
+                (i32.const 0) (i32.const 0) (i32.const 0) (i32.const -1)))
+              (i32.const 0))"#
+        ));
+        let (mut slot, mut stream) = (Slot::default(), FakeStream::new());
+        let decision = probe.call(Phase::RequestHeaders, &mut slot, &mut stream);
+        assert_eq!(stream.logged(), [answer], "{status}");
+        let replies = matches!(decision, Ok(Decision::Reply(_)));
+        assert_eq!(replies, answer == "00", "{status}");
+    }
+}

@@ -1,6 +1,7 @@
 //! What comes beside a stream's phases: the ends of callouts, ticks, queues with something in them, and looking
 //! at what waits.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use outrider_plugin_api::{CalloutFailure, Cause, Fault, HttpStreamId, Wake, WakeId, own_headers};
@@ -12,6 +13,7 @@ use crate::contexts::{Callout, Root};
 use crate::exports::Exports;
 use crate::grpc::{self, Failure};
 use crate::mailbox::{self, Mail, Outcome};
+use crate::memory::thread_cpu_time;
 use crate::state::{Moment, Response, State};
 use crate::trouble::Trouble;
 
@@ -95,29 +97,49 @@ pub(super) fn has_background(state: &State) -> bool {
     (state.contexts.has_ticks() || state.mailbox.has_mail()) && !state.shared.runs_beside_streams()
 }
 
-/// Calls the roots whose time has come, or comes within `slack`, and tells what is in the mailbox.
+/// Calls the roots whose time has come, or comes within `slack`, and delivers the mailbox.
+///
+/// A VM does so for a tenth of a worker's time at most: CPU time that a turn takes is followed by nine times as much in
+/// which there is none. Turns of less than [`FREE_TURN`] are not counted.
 pub(super) fn background(
     store: &mut Store<State>,
     exports: &Exports,
     slack: Duration,
 ) -> Result<(), Trouble> {
     let state = store.data();
+    if state.shared.clock.now() < state.rests_until {
+        return Ok(());
+    }
     let before = (state.effective, state.root, state.moment);
-    tick(store, exports, slack)?;
-    deliver(store, exports)?;
+    let began = thread_cpu_time();
+    let done = tick(store, exports, slack).and_then(|()| deliver(store, exports));
+    let took = thread_cpu_time()
+        .unwrap_or_default()
+        .saturating_sub(began.unwrap_or_default());
     let state = store.data_mut();
+    if took >= FREE_TURN {
+        state.rests_until = state.shared.clock.now() + took.saturating_mul(REST);
+    }
+    done?;
     (state.effective, state.root, state.moment) = before;
     Ok(())
 }
 
-/// After how much time there will be something to do; none: not before somebody says so.
+/// CPU time of a turn that is not counted.
+const FREE_TURN: Duration = Duration::from_micros(200);
+/// A turn is followed by so many times its CPU time without one.
+const REST: u32 = 9;
+
+/// Returns the time until the next turn, or `None` if nothing is to be done.
 pub(super) fn next_due(state: &State) -> Option<Duration> {
-    if state.mailbox.has_mail() {
-        return Some(Duration::ZERO);
-    }
     let now = state.shared.clock.now();
+    let rest = state.rests_until.saturating_sub(now);
+    if state.mailbox.has_mail() {
+        return Some(rest);
+    }
     let ticking = state.contexts.roots.iter().filter(|root| root.tick > 0);
-    ticking.map(|root| root.next_tick.saturating_sub(now)).min()
+    let due = ticking.map(|root| root.next_tick.saturating_sub(now)).min();
+    due.map(|due| due.max(rest))
 }
 
 /// So much is told at once; what it leads to is told later.
@@ -169,22 +191,53 @@ fn tick(store: &mut Store<State>, exports: &Exports, slack: Duration) -> Result<
     let Some(on_tick) = &exports.on_tick else {
         return Ok(());
     };
-    let now = store.data().shared.clock.now();
-    loop {
-        let state = store.data_mut();
-        let period = |root: &Root| Duration::from_millis(u64::from(root.tick));
-        let due = state
-            .contexts
-            .roots
-            .iter_mut()
-            // Never so early that it would be due again at once.
-            .find(|root| root.tick > 0 && root.next_tick <= now + slack.min(period(root) / 2));
-        let Some(root) = due else { return Ok(()) };
-        root.next_tick = now + period(root);
-        let id = root.id;
+    let state = store.data();
+    let now = state.shared.clock.now();
+    // Listed before the first is called, so that each is called once in a turn.
+    let due: Vec<(u32, u32)> = state
+        .contexts
+        .roots
+        .iter()
+        // Never earlier than after the least period.
+        .filter(|root| {
+            let slack = slack.min(period(root).saturating_sub(LEAST_PERIOD));
+            root.tick > 0 && root.next_tick <= now + slack
+        })
+        .map(|root| (root.id, root.configuration))
+        .collect();
+    for (id, configuration) in due {
+        let shared = Arc::clone(&store.data().shared);
+        let wait = shared.tick_failures().wait(configuration, now);
+        if let Some(root) = store.data_mut().contexts.root(id) {
+            root.next_tick = now + wait.max(period(root));
+        } else {
+            // An earlier one removed it.
+            continue;
+        }
+        if !wait.is_zero() {
+            continue;
+        }
         act_for_root(store, id);
-        enter(store, "proxy_on_tick", on_tick, id.cast_signed())?;
+        let ticked = enter(store, "proxy_on_tick", on_tick, id.cast_signed());
+        let now = shared.clock.now();
+        shared
+            .tick_failures()
+            .note(configuration, ticked.is_ok(), now);
+        ticked?;
+        if let Some(root) = store.data_mut().contexts.root(id) {
+            // Counted from the tick's end.
+            root.next_tick = now + period(root);
+        }
     }
+    Ok(())
+}
+
+/// The least period of ticks.
+const LEAST_PERIOD: Duration = Duration::from_millis(10);
+
+/// Returns the period of a root's ticks.
+fn period(root: &Root) -> Duration {
+    Duration::from_millis(u64::from(root.tick)).max(LEAST_PERIOD)
 }
 
 /// What came of something that the guest started on a stream.

@@ -1,19 +1,14 @@
 //! A guest's beginning, and its configurations.
 
-use wasmtime::{Caller, Func, Instance, Ref, Store, bail};
+use wasmtime::{Instance, Store};
 
 use super::{Refusal, enter, small};
 use crate::code::Code;
 use crate::exports::Exports;
-use crate::looks;
-use crate::memory;
 use crate::room::Room;
 use crate::sequences::Sequences;
 use crate::state::{Gate, Moment, State};
 use crate::trouble::Trouble;
-
-/// What the guest had as its start section.
-const START_SECTION: &str = "its start section";
 
 /// Instantiates the guest and runs what it starts with.
 pub(super) fn start(code: &Code, store: &mut Store<State>) -> Result<Exports, Refusal> {
@@ -25,16 +20,12 @@ pub(super) fn start(code: &Code, store: &mut Store<State>) -> Result<Exports, Re
                 store.data().shared.memory_budget / (1024 * 1024)
             ));
         }
-        Refusal::Failed(Trouble::new("its beginning", error, lacked_memory))
+        Refusal::Failed(Trouble::new("its start section", error, lacked_memory))
     })?;
     let memory = instance.get_memory(&mut *store, "memory");
-    store.data_mut().memory = memory;
-    watch(&instance, store).map_err(|error| Refusal::Refused(format!("{error:#}")))?;
-    if let Ok(start) = instance.get_typed_func::<(), ()>(&mut *store, looks::START) {
-        let started = start.call(&mut *store, ());
-        let lacked_memory = store.data().limits.refused;
-        started.map_err(|error| Trouble::new(START_SECTION, error, lacked_memory))?;
-    }
+    let state = store.data_mut();
+    state.memory = memory;
+    state.gate.unset(Gate::INSTANTIATING);
     let mut exports = Exports::find(&instance, store).map_err(Refusal::Refused)?;
     exports.sequences = Sequences::of(&exports, store);
     let allocate = ["malloc", "proxy_on_memory_allocate"]
@@ -50,24 +41,6 @@ pub(super) fn start(code: &Code, store: &mut Store<State>) -> Result<Exports, Re
     store.data_mut().gate.unset(Gate::STARTING);
     started?;
     Ok(exports)
-}
-
-/// From now on the guest looks at the time.
-fn watch(instance: &Instance, store: &mut Store<State>) -> wasmtime::Result<()> {
-    let look = Func::wrap(&mut *store, |mut guest: Caller<'_, State>| {
-        let state = guest.data_mut();
-        state.watched.take_back();
-        state.time.look()
-    });
-    let (Some(time), Some(table)) = (
-        instance.get_memory(&mut *store, looks::TIME),
-        instance.get_table(&mut *store, looks::LOOK),
-    ) else {
-        bail!("its code was not compiled here");
-    };
-    table.set(&mut *store, 0, Ref::Func(Some(look)))?;
-    memory::watch(store, time);
-    Ok(())
 }
 
 fn run_start(instance: &Instance, store: &mut Store<State>) -> Result<(), Refusal> {

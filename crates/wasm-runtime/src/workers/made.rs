@@ -15,8 +15,8 @@ use outrider_plugin_api::LogLevel;
 use super::spare::MOST_MAKERS;
 use super::{Core, Held, WorkerVm};
 use crate::memory::Loan;
+use crate::memory::thread_cpu_time;
 use crate::reaper;
-use crate::time::time_run;
 use crate::trouble::Trouble;
 use crate::vm::{Configuration, Refusal, Vm};
 
@@ -27,11 +27,11 @@ const HEAVY: Duration = Duration::from_millis(50);
 
 /// How long `run` takes this thread: time in which others run does not count.
 pub(crate) fn taking<T>(run: impl FnOnce() -> T) -> (T, Duration) {
-    let (begun, cpu) = (Instant::now(), time_run());
+    let (begun, cpu) = (Instant::now(), thread_cpu_time());
     let result = run();
-    let run_for = time_run()
+    let run_for = thread_cpu_time()
         .zip(cpu)
-        .map(|(end, begin)| Duration::from_nanos(end.saturating_sub(begin)));
+        .map(|(end, begin)| end.saturating_sub(begin));
     let passed = begun.elapsed();
     (
         result,

@@ -20,14 +20,15 @@ function one loop around a jump table, so each jump from part to part was an ite
 function had to be somewhere at the loop's beginning.
 
 Since then jumps forward, nine of ten in Coraza, are made direct before a module is compiled, and three of four loops are none any
-more ([jumps.rs](../../crates/wasm-runtime/src/jumps.rs)): 50.7 M instructions instead of 67.5 M, over 600 requests. Then looks at
-the time came to be put only where something can come round ([looks.rs](../../crates/wasm-runtime/src/looks.rs)), and not, as Wasmtime
-does it (epochs), at the beginning of each function: 46.9 M instead of 50.1 M, over 400 requests; of the guests' own code for no-op
-that was 11 % in Rust, and 6 % in Go. What else was tried, in instructions of the guest's own code for no-op:
+more ([jumps.rs](../../crates/wasm-runtime/src/jumps.rs)): 50.7 M instructions instead of 67.5 M, over 600 requests. For a
+while checks of the deadline stood only at loops and recursive calls, and not, as Wasmtime's epochs have them, at the beginning of each
+function: 46.9 M instead of 50.1 M, over 400 requests; of the guests' own code for no-op that was 11 % in Rust, and 6 % in Go. They
+missed calls that used up their budget without a loop, so guests are compiled with epochs again. What else was tried, in instructions
+of the guest's own code for no-op:
 
 | what | Go | Rust | why it is not so |
 | --- | ---: | ---: | --- |
-| no looks at the time at all | -5 % | -16 % | nothing would end an endless loop |
+| no epoch checks at all | -5 % | -16 % | nothing would end an endless loop |
 | Cranelift's inlining | -5 % | -1 % | to compile Coraza takes 11 GB of memory instead of 0.8, and three times as long; its code is half as large again |
 | no guards against speculation beyond a table's or memory's end | -0.6 % | -2.4 % | other plugins and Envoy are in the same memory |
 | tables filled at once | -0.7 % | -2.3 % | each VM would fill all of its table when it is made |

@@ -8,6 +8,12 @@ use outrider_signatures::{Form, Hash, PrivateKey, PublicKey, SignatureError, pem
 use crate::abi::Status;
 use crate::proto::{self, Value};
 
+/// Bytes of a key, and of a signature.
+const MOST_KEY: usize = 16 * 1024;
+/// Bytes of a text that is signed or checked: its digest takes a millisecond.
+const MOST_TEXT: usize = 512 * 1024;
+const TOO_LONG: &str = "The text is longer than 524288 bytes.";
+
 /// A key as a guest gives it.
 enum Key<'a> {
     Der(&'a [u8]),
@@ -22,7 +28,11 @@ fn arguments<'a>(
 ) -> Option<(Cow<'a, str>, Key<'a>)> {
     let given = |number| proto::bytes(fields, number).unwrap_or_default();
     let name = str::from_utf8(given(1)).ok()?;
-    let (der, pem) = (given(der), str::from_utf8(given(pem)).ok()?);
+    let (der, pem) = (given(der), given(pem));
+    if der.len().max(pem.len()) > MOST_KEY {
+        return None;
+    }
+    let pem = str::from_utf8(pem).ok()?;
     let key = match (der.is_empty(), pem.is_empty()) {
         (false, true) => Key::Der(der),
         (true, false) => Key::Pem(pem.as_bytes()),
@@ -46,7 +56,13 @@ pub(super) fn verify(bytes: &[u8], into: &mut Vec<u8>) -> Status {
         return Status::BadArgument;
     };
     let given = |number| proto::bytes(&fields, number).unwrap_or_default();
+    if given(3).len() > MOST_KEY {
+        return Status::BadArgument;
+    }
     let right = hash_of(&name).and_then(|hash| {
+        if given(4).len() > MOST_TEXT {
+            return Err(TOO_LONG.into());
+        }
         let der = match key {
             Key::Der(der) => Some(Cow::Borrowed(der)),
             Key::Pem(text) => pem::public_key(text).map(Cow::Owned),
@@ -79,6 +95,9 @@ pub(super) fn sign(bytes: &[u8], into: &mut Vec<u8>) -> Status {
     };
     let text = proto::bytes(&fields, 3).unwrap_or_default();
     let made = hash_of(&name).and_then(|hash| {
+        if text.len() > MOST_TEXT {
+            return Err(TOO_LONG.into());
+        }
         let key = match key {
             Key::Der(der) => PrivateKey::from_der(der),
             Key::Pem(text) => PrivateKey::from_pem(text),
