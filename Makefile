@@ -1,7 +1,7 @@
 # What a person runs. Each target does all of its own set-up; cargo decides what is rebuilt.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test soak fuzz bench build release lint fmt docs clean tools test-tools bench-tools envoy envoy-release \
+.PHONY: help demo test soak soak-traps soak-hostile chaos fuzz bench build release lint fmt docs clean tools test-tools bench-tools envoy envoy-release \
         test-plugins plugins plugins-rust plugins-go plugins-assemblyscript plugins-cpp
 
 CARGO ?= cargo
@@ -43,6 +43,16 @@ soak: release envoy-release ## Load mixed faults for ten minutes (SOAK_SECONDS=6
 soak-traps: build envoy ## Have a Wasm plugin trap at every 100th request, at full load, for a minute (TRAPS_SECONDS=600)
 	$(call step,'soak (traps)')
 	@TRAPS_SECONDS=$(or $(TRAPS_SECONDS),60) $(CARGO) test --locked -p outrider-e2e --test wasm -- --nocapture a_trap_costs_one_stream
+
+soak-hostile: release envoy-release ## Run hostile plugins of every kind beside other tenants for five minutes (SECONDS=60), and write docs/soak
+	$(call step,'soak (hostile plugins)')
+	@$(TARGET)/release/outrider-hostile --outrider $(TARGET)/release/outrider --seconds $(or $(SECONDS),300) \
+	    $(if $(ONLY),--only $(ONLY)) --output docs/soak
+
+chaos: release envoy-release ## Run random plugins, clients, upstreams and changes (SEED=7) for 30 minutes (CHAOS_SECONDS=60)
+	$(call step,'chaos')
+	@$(TARGET)/release/outrider-chaos --outrider $(TARGET)/release/outrider --seconds $(or $(CHAOS_SECONDS),1800) \
+	    $(if $(SEED),--seed $(SEED))
 
 fuzz: tools ## Call host functions from Wasm with random arguments (FUZZ_SECONDS=600), and keep what is answered anew
 	$(call step,'fuzz')

@@ -10,13 +10,19 @@
 
 pub mod bench;
 mod body;
+pub mod chaos;
 pub mod client;
 pub mod demo;
 pub mod echo;
 mod headers;
+pub mod hostile;
+mod open_loop;
+pub mod programs;
+pub mod random;
 pub mod soak;
 pub mod steady;
 pub mod tls;
+mod up;
 
 pub use headers::Headers;
 

@@ -7,7 +7,7 @@
 //!
 //! Not a measurement of speed: the client takes its share of the same machine.
 
-mod memory;
+pub(crate) mod memory;
 mod report;
 mod routes;
 

@@ -7,16 +7,16 @@ use anyhow::Context as _;
 
 /// A process's memory, in bytes.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Memory {
+pub(crate) struct Memory {
     /// What is in RAM.
-    pub(super) resident: u64,
+    pub(crate) resident: u64,
     /// The same with what several processes share counted in parts; none where the system does not
     /// tell.
-    pub(super) shared_out: Option<u64>,
+    pub(crate) shared_out: Option<u64>,
 }
 
 /// The child of `parent` whose executable is called `name`.
-pub(super) fn child(parent: u32, name: &str) -> anyhow::Result<u32> {
+pub(crate) fn child(parent: u32, name: &str) -> anyhow::Result<u32> {
     for entry in fs::read_dir("/proc")?.filter_map(Result::ok) {
         let Some(id) = entry
             .file_name()
@@ -39,7 +39,7 @@ pub(super) fn child(parent: u32, name: &str) -> anyhow::Result<u32> {
 }
 
 /// A process's memory now.
-pub(super) fn of(process: u32) -> anyhow::Result<Memory> {
+pub(crate) fn of(process: u32) -> anyhow::Result<Memory> {
     let folder = Path::new("/proc").join(process.to_string());
     let status = fs::read_to_string(folder.join("status"))?;
     let resident = field(&status, "VmRSS:").context("no VmRSS in /proc")? * 1024;

@@ -1,0 +1,72 @@
+//! Random plugins, clients, upstreams and changes of the configuration against one gateway.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use clap::Parser;
+use outrider_lab::chaos::{self, ChaosOptions};
+
+/// Runs random plugins behind random clients and before upstreams that break the protocol, changes the configuration
+/// meanwhile, and checks that Envoy lives, that calm tenants get every byte, and that memory comes back.
+#[derive(Debug, Parser)]
+#[command(
+    name = "outrider-chaos",
+    version,
+    after_help = "\
+Example, from the repository's root:
+  target/release/outrider-chaos --seconds 60 --seed 7
+
+Exit code 0 when everything held, 1 when something did not: then the seed and the folder with the logs are printed."
+)]
+struct Arguments {
+    /// The outrider command.
+    #[arg(long, value_name = "FILE", default_value = "target/release/outrider")]
+    outrider: PathBuf,
+    /// How long the chaos lasts.
+    #[arg(long, value_name = "SECONDS", default_value_t = 1800)]
+    seconds: u64,
+    /// What decides all that is random. Default: the clock.
+    #[arg(long, value_name = "NUMBER")]
+    seed: Option<u64>,
+    /// The longest time between two changes of the configuration; 0: a dozen changes at first, then none.
+    #[arg(long, value_name = "MILLISECONDS", default_value_t = 1000)]
+    change_ms: u64,
+}
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let clock = || {
+        SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .map_or(0, |since| since.as_secs())
+    };
+    let options = ChaosOptions {
+        outrider: arguments.outrider,
+        duration: Duration::from_secs(arguments.seconds),
+        seed: arguments.seed.unwrap_or_else(clock),
+        change_ms: arguments.change_ms,
+    };
+    match chaos::run(&options, &mut std::io::stdout()).await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            use std::io::Write as _;
+            // Nothing is left to try when standard error is gone, too.
+            let _ = writeln!(std::io::stderr(), "\n{error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    #[test]
+    fn arguments_are_sound() {
+        Arguments::command().debug_assert();
+    }
+}

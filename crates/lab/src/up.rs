@@ -1,0 +1,210 @@
+//! One `outrider up` for load with hostile plugins: its output goes to a file, because plugins may write
+//! more than a process wants to keep in memory.
+
+use std::fs::{self, File, OpenOptions};
+use std::net::{SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::client::{Request, Target};
+use crate::soak::memory;
+
+/// Interval between two looks at the gateway.
+const POLL: Duration = Duration::from_millis(20);
+
+/// Time that the command may take to stop.
+const STOP: Duration = Duration::from_secs(20);
+
+/// How much of the end of the log [`Up::last_lines`] reads.
+const TAIL: u64 = 64 * 1024;
+
+/// The running command. Dropping it kills the command, which takes Envoy along.
+#[derive(Debug)]
+pub(crate) struct Up {
+    child: Child,
+    log: PathBuf,
+}
+
+impl Up {
+    /// Starts `outrider up FILE`; both of its output streams are appended to `log`.
+    pub(crate) fn start(outrider: &Path, file: &Path, log: &Path) -> anyhow::Result<Self> {
+        let output = OpenOptions::new().create(true).append(true).open(log)?;
+        let child = Command::new(outrider)
+            .arg("up")
+            .arg(file)
+            .env("NO_COLOR", "1")
+            .stdin(Stdio::null())
+            .stdout(output.try_clone()?)
+            .stderr(output)
+            .spawn()
+            .with_context(|| format!("cannot run {}", outrider.display()))?;
+        Ok(Self {
+            child,
+            log: log.to_owned(),
+        })
+    }
+
+    /// Waits until `GET path` of `host` is answered with 200.
+    pub(crate) async fn wait_ready(
+        &mut self,
+        address: SocketAddr,
+        host: &str,
+        path: &str,
+        within: Duration,
+    ) -> anyhow::Result<()> {
+        let began = Instant::now();
+        let target = Target::http1(address);
+        loop {
+            if let Some(status) = self.exit_status()? {
+                anyhow::bail!(
+                    "the command ended by itself: {status}\n{}",
+                    self.last_lines()
+                );
+            }
+            let probe = Request::get(path)
+                .host(host)
+                .timeout(Duration::from_secs(1));
+            if let Ok(response) = target.send(probe).await
+                && response.status == 200
+            {
+                return Ok(());
+            }
+            anyhow::ensure!(
+                began.elapsed() < within,
+                "{host}{path} did not answer 200 within {within:?}\n{}",
+                self.last_lines()
+            );
+            tokio::time::sleep(POLL).await;
+        }
+    }
+
+    /// Returns how the command ended, or `None` while it runs.
+    pub(crate) fn exit_status(&mut self) -> anyhow::Result<Option<ExitStatus>> {
+        Ok(self.child.try_wait()?)
+    }
+
+    /// Returns the process id of its Envoy.
+    pub(crate) fn envoy(&self) -> anyhow::Result<u32> {
+        memory::child(self.child.id(), "envoy")
+    }
+
+    /// Returns the bytes that the command and its Envoy have written.
+    pub(crate) fn log_size(&self) -> u64 {
+        fs::metadata(&self.log).map_or(0, |metadata| metadata.len())
+    }
+
+    /// Returns the log from a byte on, at most a megabyte of it.
+    pub(crate) fn text_from(&self, from: u64) -> anyhow::Result<String> {
+        use std::io::{Read as _, Seek as _, SeekFrom};
+        let mut file = File::open(&self.log)?;
+        file.seek(SeekFrom::Start(from))?;
+        let mut text = Vec::new();
+        file.take(1024 * 1024).read_to_end(&mut text)?;
+        Ok(String::from_utf8_lossy(&text).into_owned())
+    }
+
+    /// Returns the lines of the log that contain one of `words`, at most `most` of them.
+    pub(crate) fn lines_with(&self, words: &[&str], most: usize) -> anyhow::Result<Vec<String>> {
+        use std::io::{BufRead as _, BufReader};
+        let mut found = Vec::new();
+        let mut reader = BufReader::new(File::open(&self.log)?);
+        let mut line = Vec::new();
+        while found.len() < most && reader.read_until(b'\n', &mut line)? > 0 {
+            let text = String::from_utf8_lossy(&line);
+            if words.iter().any(|word| text.contains(word)) {
+                found.push(text.trim_end().chars().take(300).collect());
+            }
+            line.clear();
+        }
+        Ok(found)
+    }
+
+    /// Returns the end of the log.
+    pub(crate) fn last_lines(&self) -> String {
+        use std::io::{Read as _, Seek as _, SeekFrom};
+        let mut text = Vec::new();
+        let read = || -> std::io::Result<Vec<u8>> {
+            let mut file = File::open(&self.log)?;
+            let length = file.metadata()?.len();
+            file.seek(SeekFrom::Start(length.saturating_sub(TAIL)))?;
+            file.read_to_end(&mut text)?;
+            Ok(text)
+        };
+        let text = read().unwrap_or_default();
+        let text = String::from_utf8_lossy(&text).into_owned();
+        let lines: Vec<&str> = text.lines().collect();
+        lines
+            .get(lines.len().saturating_sub(30)..)
+            .unwrap_or_default()
+            .iter()
+            .map(|line| line.chars().take(400).collect::<String>())
+            .collect::<Vec<_>>()
+            .join("\n")
+    }
+
+    /// Does what Ctrl-C does, and waits for the end.
+    ///
+    /// # Errors
+    /// The command had ended before, does not end, or ends with a failure.
+    pub(crate) async fn stop(&mut self) -> anyhow::Result<()> {
+        if let Some(status) = self.exit_status()? {
+            anyhow::bail!("the command had ended before it was stopped: {status}");
+        }
+        let id = i32::try_from(self.child.id())
+            .ok()
+            .and_then(Pid::from_raw)
+            .context("the command has no process id")?;
+        kill_process(id, Signal::INT).context("cannot signal the command")?;
+        let began = Instant::now();
+        loop {
+            if let Some(status) = self.exit_status()? {
+                anyhow::ensure!(
+                    status.success(),
+                    "the command should end with success after Ctrl-C, but: {status}"
+                );
+                return Ok(());
+            }
+            anyhow::ensure!(
+                began.elapsed() < STOP,
+                "the command did not stop within {STOP:?}"
+            );
+            tokio::time::sleep(POLL).await;
+        }
+    }
+}
+
+impl Drop for Up {
+    fn drop(&mut self) {
+        if matches!(self.child.try_wait(), Ok(Some(_))) {
+            return;
+        }
+        // Envoy is a child of the command: it is killed by its own id, or it would outlive a command that is killed.
+        let envoy = self.envoy().ok();
+        drop(self.child.kill());
+        drop(self.child.wait());
+        if let Some(envoy) = envoy
+            .and_then(|id| i32::try_from(id).ok())
+            .and_then(Pid::from_raw)
+        {
+            // It may have ended with the command.
+            let _ = kill_process(envoy, Signal::KILL);
+        }
+    }
+}
+
+/// Saves a file as editors do: a new file is renamed over the old one.
+pub(crate) fn save(path: &Path, content: impl AsRef<[u8]>) -> anyhow::Result<()> {
+    let draft = path.with_extension("draft");
+    fs::write(&draft, content)?;
+    fs::rename(&draft, path)?;
+    Ok(())
+}
+
+/// Returns an address of 127.0.0.1 with a port that is free.
+pub(crate) fn free_address() -> anyhow::Result<SocketAddr> {
+    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?)
+}
