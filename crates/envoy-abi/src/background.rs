@@ -20,7 +20,8 @@ use std::time::{Duration, Instant};
 
 use outrider_plugin_api::{
     Background, CalloutDone, CalloutFailure, CalloutRequest, CalloutResponse, HttpStreamHandle,
-    HttpStreamRequest, HttpStreamTold, LogLevel, MetricId, MetricKind, OwnedHeaders, own_headers,
+    HttpStreamRequest, HttpStreamTold, LogLevel, MetricId, MetricKind, OwnedHeaders, framing,
+    own_headers,
 };
 
 use crate::callbacks::callbacks;
@@ -315,14 +316,10 @@ fn run() {
     }
 }
 
-/// Whether a request has what each needs.
-fn is_whole(headers: &[(&[u8], &[u8])]) -> bool {
-    let needed: [&[u8]; 3] = [b":method", b":path", b":authority"];
-    needed.into_iter().all(|name| has(headers, name))
-}
-
 fn has(headers: &[(&[u8], &[u8])], name: &[u8]) -> bool {
-    headers.iter().any(|(known, _)| *known == name)
+    headers
+        .iter()
+        .any(|(known, _)| known.eq_ignore_ascii_case(name))
 }
 
 /// Envoy, as plugins use it beside streams.
@@ -385,11 +382,9 @@ impl Background for EnvoyBackground {
         request: &CalloutRequest<'_>,
         done: CalloutDone,
     ) -> Result<(), CalloutFailure> {
-        if !is_whole(request.headers) {
-            return Err(CalloutFailure::MissingHeaders);
-        }
-        let mut headers = own_headers(request.headers);
-        if !request.body.is_empty() && !has(request.headers, b"content-length") {
+        let sent = framing::request_headers(request.headers, Some(request.body.len()))?;
+        let mut headers = own_headers(&sent);
+        if !request.body.is_empty() && !has(&sent, b"content-length") {
             // Envoy says it of a stream's callouts by itself.
             let length = request.body.len().to_string().into_bytes();
             headers.push((b"content-length".to_vec(), length));
@@ -415,13 +410,16 @@ impl Background for EnvoyBackground {
         request: &HttpStreamRequest<'_>,
         told: HttpStreamTold,
     ) -> Result<Box<dyn HttpStreamHandle>, CalloutFailure> {
-        if !is_whole(request.headers) {
-            return Err(CalloutFailure::MissingHeaders);
-        }
+        let length = request.end_of_stream.then_some(request.body.len());
+        let headers = framing::request_headers(request.headers, length)?;
         if !self.is_there() {
             return Err(CalloutFailure::CannotStart);
         }
-        Ok(exchanges::begin(request, told))
+        let request = HttpStreamRequest {
+            headers: &headers,
+            ..*request
+        };
+        Ok(exchanges::begin(&request, told))
     }
 
     fn add_metric(&self, metric: MetricId, amount: i64) -> bool {

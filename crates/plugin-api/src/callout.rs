@@ -5,6 +5,8 @@
 
 use std::time::Duration;
 
+use crate::framing::HeaderError;
+
 /// Names one callout of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct CalloutId(pub u64);
@@ -84,6 +86,9 @@ pub enum CalloutFailure {
     /// `:method`, `:path` or `:authority` is missing.
     #[error("`:method`, `:path` or `:authority` is missing")]
     MissingHeaders,
+    /// A header that no request may have.
+    #[error("{0}")]
+    BadHeader(HeaderError),
     /// No request could be made, for example because no endpoint is healthy.
     #[error("no request could be made: no healthy endpoint")]
     CannotStart,

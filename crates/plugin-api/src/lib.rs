@@ -14,6 +14,7 @@ mod callout;
 mod chain;
 mod circuit;
 mod failure;
+pub mod framing;
 mod host;
 mod last_fault;
 mod local;
@@ -40,6 +41,7 @@ pub use circuit::{
     Admission, Circuit, CircuitChange, CircuitPolicy, CircuitState, CircuitStatus, OpenCircuits,
 };
 pub use failure::{Cause, FailureAction, FailureLogHandle, FailurePolicy, Fault, FaultLog};
+pub use framing::HeaderError;
 pub use host::{BodyBuffer, Host};
 pub use last_fault::{LastFault, LastFaults};
 pub use metadata::{MetadataSource, MetadataTree};
@@ -56,4 +58,5 @@ pub use stream::{
     BodyError, FilterStateError, FilterStateKind, LogLevel, OverrideHostError,
     OverrideHostFallback, Scalar, Stream, Timing,
 };
+pub use view::MOST_HEADER_BYTES;
 pub use waits::MOST_UNDER_WAY;

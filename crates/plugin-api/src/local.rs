@@ -4,6 +4,7 @@
 //! filter that made it. Outrider's plugins share one filter, so the chain shows the reply to them
 //! itself, and hands it to Envoy when they are done.
 
+use crate::framing;
 use crate::plugin::Reply;
 
 /// A response that is not Envoy's yet.
@@ -51,15 +52,24 @@ impl LocalResponse {
             .and_then(|value| std::str::from_utf8(value).ok())
             .and_then(|value| value.parse().ok())
             .unwrap_or(500);
-        let headers = self
-            .headers
-            .into_iter()
-            .filter(|(name, _)| !name.starts_with(b":"))
-            .collect();
+        let mut body = self.body;
+        if framing::has_no_body(status) {
+            body.clear();
+        }
+        // The length keeps its place among the headers, and is the body's whatever plugins wrote.
+        let length = body.len().to_string().into_bytes();
+        let mut headers = self.headers;
+        headers.retain_mut(|(name, value)| {
+            if name == b"content-length" {
+                value.clone_from(&length);
+                return !body.is_empty();
+            }
+            !name.starts_with(b":")
+        });
         Reply {
             status,
             headers,
-            body: self.body,
+            body,
             details: self.details,
             ..Reply::default()
         }

@@ -20,6 +20,7 @@ mod advance;
 mod breaker;
 mod call;
 mod flow;
+mod settle;
 mod share;
 #[cfg(test)]
 mod tests;
@@ -36,7 +37,7 @@ use crate::host::Host;
 use crate::local::LocalResponse;
 use crate::phase::Direction;
 use crate::plugin::{Interest, Reply, Slot};
-use crate::view::{Window, lengths};
+use crate::view::{Changes, Window, lengths};
 use crate::waits::Waits;
 use call::{count_calls, release};
 use flow::{Flow, Progress};
@@ -99,6 +100,7 @@ pub struct ChainRun {
     request: Flow,
     response: Flow,
     waits: Waits,
+    changes: Changes,
     /// The response that a plugin made, while the others see it.
     local: Option<LocalResponse>,
     /// The link that made it, which does not see it.
@@ -118,6 +120,7 @@ impl ChainRun {
             request: Flow::default(),
             response: Flow::default(),
             waits: Waits::default(),
+            changes: Changes::default(),
             local: None,
             replier: None,
             logged: false,

@@ -7,6 +7,7 @@ use crate::attribute::Attribute;
 use crate::callout::{
     CalloutFailure, CalloutId, CalloutRequest, HttpStreamId, HttpStreamRequest, WakeId,
 };
+use crate::framing::{HeaderError, Rule};
 use crate::metadata::{MetadataSource, MetadataTree};
 use crate::metric::MetricId;
 use crate::phase::{Direction, HeaderMap};
@@ -121,6 +122,9 @@ pub enum BodyError {
     TooLarge(usize),
 }
 
+/// The most headers that replace others at once; a proxy passes far fewer.
+const MOST_HEADERS: usize = 1000;
+
 /// What a runtime may ask of the proxy while it is being called for a stream. Bytes that are handed
 /// out are the proxy's, and valid until the next call that takes `&mut self`.
 pub trait Stream {
@@ -143,14 +147,74 @@ pub trait Stream {
     /// Visits every header, name and value, in the map's order.
     fn headers(&self, map: HeaderMap, visit: &mut dyn FnMut(&[u8], &[u8]));
 
-    /// Replaces all values of a header by one; an empty value removes it, as in Envoy. `false`: the map is not there in this phase.
-    fn set_header(&mut self, map: HeaderMap, name: &[u8], value: &[u8]) -> bool;
+    /// Replaces all values of a header by one; an empty value removes it, as in Envoy. The present value of a
+    /// header of the connection is no change. A `content-length` stands until the headers go on to the next
+    /// plugin: then the chain makes it the body's, where the body is complete, or drops it. Once the headers
+    /// have gone on, it and `:status` do not change any more.
+    ///
+    /// # Errors
+    /// The map is not there in this phase, or the change would break the message; see [`HeaderError`].
+    fn set_header(&mut self, map: HeaderMap, name: &[u8], value: &[u8]) -> Result<(), HeaderError>;
 
-    /// Adds a value to those that a header has; an empty value is not added. `false`: the map is not there in this phase.
-    fn add_header(&mut self, map: HeaderMap, name: &[u8], value: &[u8]) -> bool;
+    /// Adds a value to those that a header has; an empty value is not added.
+    ///
+    /// # Errors
+    /// As for `set_header`; and pseudo headers and `content-length` have one value.
+    fn add_header(&mut self, map: HeaderMap, name: &[u8], value: &[u8]) -> Result<(), HeaderError>;
 
-    /// Removes a header with all its values. `false`: the map is not there in this phase.
-    fn remove_header(&mut self, map: HeaderMap, name: &[u8]) -> bool;
+    /// Removes a header with all its values.
+    ///
+    /// # Errors
+    /// As for `set_header`; and pseudo headers stay.
+    fn remove_header(&mut self, map: HeaderMap, name: &[u8]) -> Result<(), HeaderError>;
+
+    /// Puts headers in place of all that are there. Pseudo headers and headers of the connection that are not
+    /// among them stay.
+    ///
+    /// # Errors
+    /// As for `set_header`; what was changed before the error stays changed.
+    fn replace_headers(
+        &mut self,
+        map: HeaderMap,
+        headers: &[(&[u8], &[u8])],
+    ) -> Result<(), HeaderError> {
+        if headers.len() > MOST_HEADERS {
+            return Err(HeaderError::TooLarge);
+        }
+        let mut present: Vec<(Vec<u8>, Vec<u8>)> = Vec::new();
+        self.headers(map, &mut |name, value| {
+            present.push((name.to_vec(), value.to_vec()));
+        });
+        let has = |list: &[(&[u8], &[u8])], name: &[u8]| {
+            list.iter()
+                .any(|(known, _)| known.eq_ignore_ascii_case(name))
+        };
+        for (name, _) in &present {
+            let goes = match Rule::in_map(map, name) {
+                Rule::Plain => true,
+                Rule::Length => !has(headers, name),
+                _ => false,
+            };
+            if goes {
+                self.remove_header(map, name)?;
+            }
+        }
+        for (name, value) in headers {
+            match Rule::in_map(map, name) {
+                Rule::Plain => self.add_header(map, name, value)?,
+                Rule::Connection(rule) => {
+                    let stays = present
+                        .iter()
+                        .any(|(known, old)| known.eq_ignore_ascii_case(name) && old == value);
+                    if !stays {
+                        return Err(HeaderError::Connection(rule));
+                    }
+                }
+                _ => self.set_header(map, name, value)?,
+            }
+        }
+        Ok(())
+    }
 
     /// Length in bytes of the body that this call may see: the whole one, or one chunk. `None`:
     /// there is none in this phase.
@@ -161,7 +225,8 @@ pub trait Stream {
     fn body_pieces(&self, direction: Direction, visit: &mut dyn FnMut(&[u8]));
 
     /// Replaces a part of the body, or of the chunk, that this call may see; what of the part lies
-    /// beyond it does not count. An empty part is a place where `bytes` are put in.
+    /// beyond it does not count. An empty part is a place where `bytes` are put in. In a headers phase of a
+    /// message without a body it makes one, but of a response to `HEAD` and one whose status has none.
     ///
     /// # Errors
     /// See [`BodyError`].

@@ -8,6 +8,7 @@ use crate::attribute::Attribute;
 use crate::callout::{
     CalloutFailure, CalloutId, CalloutRequest, HttpStreamId, HttpStreamRequest, WakeId,
 };
+use crate::framing::{self, HeaderError, Rule};
 use crate::host::{BodyBuffer, Host};
 use crate::local::LocalResponse;
 use crate::metadata::{MetadataSource, MetadataTree};
@@ -53,6 +54,26 @@ pub(crate) struct BodyView {
     pub(crate) collected: bool,
 }
 
+/// How many bytes the plugins of one stream may add to its headers and trailers, in all: twice what Envoy takes
+/// of a client.
+pub const MOST_HEADER_BYTES: usize = 2 * 60 * 1024;
+
+/// What plugins have changed on a stream that the chain has to set right.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Changes {
+    /// The `content-length` of the request's headers, or of the response's, does not follow from the body.
+    pub(crate) lengths: [bool; 2],
+    /// The response has another status than it came with.
+    pub(crate) status: bool,
+    /// Bytes that were added to headers and trailers.
+    pub(crate) header_bytes: usize,
+}
+
+/// The index of a direction.
+pub(crate) fn side(direction: Direction) -> usize {
+    usize::from(direction == Direction::Response)
+}
+
 pub(crate) struct View<'a, H: Host> {
     pub(crate) host: &'a mut H,
     pub(crate) plugin: &'a str,
@@ -61,6 +82,11 @@ pub(crate) struct View<'a, H: Host> {
     pub(crate) local: Option<&'a mut LocalResponse>,
     pub(crate) body: Option<BodyView>,
     pub(crate) waits: &'a mut Waits,
+    pub(crate) changes: &'a mut Changes,
+    /// Whether the link still holds the headers of the request, and those of the response.
+    pub(crate) holds_headers: [bool; 2],
+    /// The direction in which the call may make a body where the message has none.
+    pub(crate) makes_body: Option<Direction>,
     /// Whether the call is one that may wait.
     pub(crate) may_wait: bool,
     /// Whether the chain still holds the request headers.
@@ -140,97 +166,299 @@ impl<H: Host> View<'_, H> {
         }
     }
 
-    /// The changes that need no copy of other bytes: adding at the end, and removing at the beginning of
-    /// one of the two buffers.
-    fn change_at_an_end(
-        &mut self,
-        direction: Direction,
-        part: Window,
-        bytes: &[u8],
-        held: usize,
-        total: usize,
-    ) -> Option<bool> {
-        if part.len() == 0 && bytes.is_empty() {
-            return Some(true);
+    /// Counts what a change adds to the headers.
+    #[inline]
+    fn count_header(&mut self, name: &[u8], value: &[u8]) -> Result<(), HeaderError> {
+        let bytes = self.changes.header_bytes + name.len() + value.len();
+        if bytes > MOST_HEADER_BYTES {
+            return Err(HeaderError::TooLarge);
         }
-        if part.len() == 0 && part.start == total {
-            let buffer = if held == total && held > 0 {
-                BodyBuffer::Held
-            } else {
-                BodyBuffer::Received
-            };
-            return Some(
-                self.host.buffer_append(direction, buffer, bytes)
-                    || (held == total
-                        && buffer == BodyBuffer::Received
-                        && self.host.buffer_append(direction, BodyBuffer::Held, bytes)),
-            );
-        }
-        if !bytes.is_empty() {
-            return None;
-        }
-        let buffer = if part.start == 0 && part.end <= held {
-            BodyBuffer::Held
-        } else if part.start == held {
-            BodyBuffer::Received
-        } else {
-            return None;
-        };
-        Some(self.host.buffer_drain(direction, buffer, part.len()))
+        self.changes.header_bytes = bytes;
+        Ok(())
     }
 
-    fn replace_in_host(
-        &mut self,
-        direction: Direction,
-        window: Window,
-        bytes: &[u8],
-    ) -> Result<(), BodyError> {
-        let (held, received) = lengths(self.host, direction);
-        let total = held + received;
-        if let Some(done) = self.change_at_an_end(direction, window, bytes, held, total) {
-            return if done { Ok(()) } else { Err(BodyError::NoBody) };
-        }
-        // The bytes around the part, in the buffer that has to be written anew; copied only when
-        // the part lies in the middle.
-        let mut around = Vec::new();
-        let in_held = window.end <= held && held > 0;
-        let (buffer, first, last) = if in_held {
-            (BodyBuffer::Held, 0, held)
+    /// Replaces a header's values, whatever it is.
+    #[inline]
+    fn put_header(&mut self, map: HeaderMap, name: &[u8], value: &[u8]) -> Result<(), HeaderError> {
+        self.count_header(name, value)?;
+        let done = if self.is_local(map) {
+            self.change_local(map, |local| local.set(name, value))
         } else {
-            (BodyBuffer::Received, held, total)
+            self.host.set_header(map, name, value)
         };
-        let spans = window.start < first || window.end > last;
-        if spans || window.start > first || window.end < last {
-            for part in [BodyBuffer::Held, BodyBuffer::Received] {
-                self.host.buffer_pieces(direction, part, &mut |piece| {
-                    around.extend_from_slice(piece);
-                });
+        present(done)
+    }
+
+    /// Removes a header, whatever it is.
+    fn drop_header(&mut self, map: HeaderMap, name: &[u8]) -> Result<(), HeaderError> {
+        let done = if self.is_local(map) {
+            self.change_local(map, |local| local.remove(name))
+        } else {
+            self.host.remove_header(map, name)
+        };
+        present(done)
+    }
+
+    /// Whether a header has this value, and no other.
+    fn has_just(&self, map: HeaderMap, name: &[u8], value: &[u8]) -> bool {
+        self.header(map, name, 0) == Some(value) && self.header_count(map, name) == 1
+    }
+
+    /// The direction whose headers a map holds, if they have gone on to the next link.
+    fn is_gone(&self, map: HeaderMap) -> bool {
+        let [request, response] = self.holds_headers;
+        match map {
+            HeaderMap::RequestHeaders => !request,
+            HeaderMap::ResponseHeaders => !response,
+            HeaderMap::RequestTrailers | HeaderMap::ResponseTrailers => false,
+        }
+    }
+
+    /// The `content-length` of a map stands until the headers go on, and is settled then.
+    fn note_length(&mut self, map: HeaderMap) {
+        let [request, response] = &mut self.changes.lengths;
+        match map {
+            HeaderMap::RequestHeaders => *request = true,
+            HeaderMap::ResponseHeaders => *response = true,
+            HeaderMap::RequestTrailers | HeaderMap::ResponseTrailers => {}
+        }
+    }
+
+    #[cold]
+    fn set_by_rule(
+        &mut self,
+        rule: Rule,
+        map: HeaderMap,
+        name: &[u8],
+        value: &[u8],
+    ) -> Result<(), HeaderError> {
+        rule.check_map(map)?;
+        if self.has_just(map, name, value) {
+            return Ok(());
+        }
+        rule.check(value)?;
+        match rule {
+            Rule::Connection(name) => return Err(HeaderError::Connection(name)),
+            Rule::Length | Rule::Status if self.is_gone(map) => return Ok(()),
+            Rule::Length => self.note_length(map),
+            Rule::Method => {
+                let old = self.header(map, name, 0);
+                if framing::frames(value) || old.is_some_and(framing::frames) {
+                    let fault = "cannot change to or from `HEAD` and `CONNECT`: how the response is framed \
+                                 follows from it";
+                    return Err(HeaderError::Pseudo(":method", fault));
+                }
+            }
+            Rule::Status => {
+                let old = self.header(map, name, 0);
+                if old.is_some_and(|old| framing::status(old).is_none()) {
+                    let fault = "cannot change: the response switches protocols";
+                    return Err(HeaderError::Pseudo(":status", fault));
+                }
+                self.changes.status = true;
+            }
+            _ => {}
+        }
+        self.put_header(map, name, value)
+    }
+
+    #[cold]
+    fn add_by_rule(
+        &mut self,
+        rule: Rule,
+        map: HeaderMap,
+        name: &[u8],
+        value: &[u8],
+    ) -> Result<(), HeaderError> {
+        let is_there = self.header_count(map, name) > 0;
+        if value.is_empty() {
+            Ok(())
+        } else if !is_there || self.has_just(map, name, value) {
+            self.set_by_rule(rule, map, name, value)
+        } else {
+            Err(match rule {
+                Rule::Connection(name) => HeaderError::Connection(name),
+                Rule::Length => HeaderError::Length,
+                _ => HeaderError::Pseudo(rule.name(), "has one value; replace it"),
+            })
+        }
+    }
+
+    #[cold]
+    fn remove_by_rule(
+        &mut self,
+        rule: Rule,
+        map: HeaderMap,
+        name: &[u8],
+    ) -> Result<(), HeaderError> {
+        if self.header_count(map, name) == 0 {
+            return Ok(());
+        }
+        match rule {
+            Rule::Length if self.is_gone(map) => Ok(()),
+            // The proxy writes its own where they are needed, but for those of a message that switches
+            // protocols.
+            Rule::Connection(own @ ("upgrade" | "connection" | ":protocol"))
+                if own != "connection" || self.header_count(map, b"upgrade") > 0 =>
+            {
+                Err(HeaderError::Connection(own))
+            }
+            Rule::Plain | Rule::Length | Rule::Connection(_) => self.drop_header(map, name),
+            _ => Err(HeaderError::Pseudo(rule.name(), "cannot be removed")),
+        }
+    }
+
+    /// Whether the response that this stream gets has no body.
+    fn response_has_no_body(&self) -> bool {
+        let method = self.host.header(HeaderMap::RequestHeaders, b":method", 0);
+        let status = self.header(HeaderMap::ResponseHeaders, b":status", 0);
+        method.is_some_and(|method| method.eq_ignore_ascii_case(b"HEAD"))
+            || status
+                .and_then(framing::length)
+                .and_then(|status| u16::try_from(status).ok())
+                .is_some_and(framing::has_no_body)
+    }
+
+    /// Makes a body where the message has none.
+    fn make_body(&mut self, direction: Direction, bytes: &[u8]) -> Result<(), BodyError> {
+        if bytes.is_empty() || (direction == Direction::Response && self.response_has_no_body()) {
+            return Ok(());
+        }
+        match self.local.as_deref_mut() {
+            Some(local) if direction == Direction::Response => local.body = bytes.to_vec(),
+            _ => {
+                let limit = self.host.buffer_limit();
+                if limit > 0 && bytes.len() > limit {
+                    return Err(BodyError::TooLarge(limit));
+                }
+                if !self.host.buffer_append(direction, BodyBuffer::Held, bytes) {
+                    return Err(BodyError::NoBody);
+                }
             }
         }
-        let from = if spans { 0 } else { first };
-        let to = if spans { total } else { last };
-        let before = around.get(from..window.start).unwrap_or_default();
-        let after = around.get(window.end..to).unwrap_or_default();
-        let mut write = |buffer, old: usize, new: &[&[u8]]| {
-            (old == 0 || self.host.buffer_drain(direction, buffer, old))
-                && new
-                    .iter()
-                    .all(|part| part.is_empty() || self.host.buffer_append(direction, buffer, part))
-        };
-        let new = [before, bytes, after];
-        let written = if spans {
-            // All of it goes where the proxy can take it: to what is being received, or else to what
-            // is held back.
-            write(BodyBuffer::Held, held, &[])
-                && (write(BodyBuffer::Received, received, &new) || write(BodyBuffer::Held, 0, &new))
+        self.body = Some(BodyView {
+            direction,
+            window: Window {
+                start: 0,
+                end: bytes.len(),
+            },
+            length: Length::Follows,
+            collected: true,
+        });
+        self.write_length(direction, bytes.len());
+        Ok(())
+    }
+
+    /// Writes the length of a body into its headers, which are still here.
+    fn write_length(&mut self, direction: Direction, length: usize) {
+        let length = length.to_string();
+        let map = direction.headers();
+        self.note_length(map);
+        // Headers that are not there need no length.
+        let _ = self.put_header(map, b"content-length", length.as_bytes());
+    }
+}
+
+/// The changes that need no copy of other bytes: adding at the end, and removing at the beginning of
+/// one of the two buffers.
+fn change_at_an_end<H: Host>(
+    host: &mut H,
+    direction: Direction,
+    part: Window,
+    bytes: &[u8],
+    held: usize,
+    total: usize,
+) -> Option<bool> {
+    if part.len() == 0 && bytes.is_empty() {
+        return Some(true);
+    }
+    if part.len() == 0 && part.start == total {
+        let buffer = if held == total && held > 0 {
+            BodyBuffer::Held
         } else {
-            write(buffer, last - first, &new) || (received == 0 && write(BodyBuffer::Held, 0, &new))
+            BodyBuffer::Received
         };
-        if written {
-            Ok(())
-        } else {
-            Err(BodyError::NoBody)
+        return Some(
+            host.buffer_append(direction, buffer, bytes)
+                || (held == total
+                    && buffer == BodyBuffer::Received
+                    && host.buffer_append(direction, BodyBuffer::Held, bytes)),
+        );
+    }
+    if !bytes.is_empty() {
+        return None;
+    }
+    let buffer = if part.start == 0 && part.end <= held {
+        BodyBuffer::Held
+    } else if part.start == held {
+        BodyBuffer::Received
+    } else {
+        return None;
+    };
+    Some(host.buffer_drain(direction, buffer, part.len()))
+}
+
+/// Replaces a part of a body in the host's buffers.
+pub(crate) fn replace_in_host<H: Host>(
+    host: &mut H,
+    direction: Direction,
+    window: Window,
+    bytes: &[u8],
+) -> Result<(), BodyError> {
+    let (held, received) = lengths(host, direction);
+    let total = held + received;
+    if let Some(done) = change_at_an_end(host, direction, window, bytes, held, total) {
+        return if done { Ok(()) } else { Err(BodyError::NoBody) };
+    }
+    // The bytes around the part, in the buffer that has to be written anew; copied only when
+    // the part lies in the middle.
+    let mut around = Vec::new();
+    let in_held = window.end <= held && held > 0;
+    let (buffer, first, last) = if in_held {
+        (BodyBuffer::Held, 0, held)
+    } else {
+        (BodyBuffer::Received, held, total)
+    };
+    let spans = window.start < first || window.end > last;
+    if spans || window.start > first || window.end < last {
+        for part in [BodyBuffer::Held, BodyBuffer::Received] {
+            host.buffer_pieces(direction, part, &mut |piece| {
+                around.extend_from_slice(piece);
+            });
         }
+    }
+    let from = if spans { 0 } else { first };
+    let to = if spans { total } else { last };
+    let before = around.get(from..window.start).unwrap_or_default();
+    let after = around.get(window.end..to).unwrap_or_default();
+    let mut write = |buffer, old: usize, new: &[&[u8]]| {
+        (old == 0 || host.buffer_drain(direction, buffer, old))
+            && new
+                .iter()
+                .all(|part| part.is_empty() || host.buffer_append(direction, buffer, part))
+    };
+    let new = [before, bytes, after];
+    let written = if spans {
+        // All of it goes where the proxy can take it: to what is being received, or else to what
+        // is held back.
+        write(BodyBuffer::Held, held, &[])
+            && (write(BodyBuffer::Received, received, &new) || write(BodyBuffer::Held, 0, &new))
+    } else {
+        write(buffer, last - first, &new) || (received == 0 && write(BodyBuffer::Held, 0, &new))
+    };
+    if written {
+        Ok(())
+    } else {
+        Err(BodyError::NoBody)
+    }
+}
+
+/// The answer of a host that changed a map, or has none.
+fn present(done: bool) -> Result<(), HeaderError> {
+    if done {
+        Ok(())
+    } else {
+        Err(HeaderError::Absent)
     }
 }
 
@@ -277,22 +505,29 @@ impl<H: Host> Stream for View<'_, H> {
         }
     }
 
-    fn set_header(&mut self, map: HeaderMap, name: &[u8], value: &[u8]) -> bool {
-        if self.is_local(map) {
-            self.change_local(map, |local| {
-                if value.is_empty() {
-                    local.remove(name);
-                } else {
-                    local.set(name, value);
-                }
-            })
-        } else {
-            self.host.set_header(map, name, value)
+    fn set_header(&mut self, map: HeaderMap, name: &[u8], value: &[u8]) -> Result<(), HeaderError> {
+        if value.is_empty() {
+            return self.remove_header(map, name);
+        }
+        if !framing::is_sendable(name, value) {
+            return Err(HeaderError::Unsendable);
+        }
+        match Rule::in_map(map, name) {
+            Rule::Plain => self.put_header(map, name, value),
+            rule => self.set_by_rule(rule, map, name, value),
         }
     }
 
-    fn add_header(&mut self, map: HeaderMap, name: &[u8], value: &[u8]) -> bool {
-        if self.is_local(map) {
+    fn add_header(&mut self, map: HeaderMap, name: &[u8], value: &[u8]) -> Result<(), HeaderError> {
+        if !framing::is_sendable(name, value) {
+            return Err(HeaderError::Unsendable);
+        }
+        let rule = Rule::in_map(map, name);
+        if rule != Rule::Plain {
+            return self.add_by_rule(rule, map, name, value);
+        }
+        self.count_header(name, value)?;
+        let done = if self.is_local(map) {
             self.change_local(map, |local| {
                 if !value.is_empty() {
                     local.add(name, value);
@@ -300,14 +535,14 @@ impl<H: Host> Stream for View<'_, H> {
             })
         } else {
             self.host.add_header(map, name, value)
-        }
+        };
+        present(done)
     }
 
-    fn remove_header(&mut self, map: HeaderMap, name: &[u8]) -> bool {
-        if self.is_local(map) {
-            self.change_local(map, |local| local.remove(name))
-        } else {
-            self.host.remove_header(map, name)
+    fn remove_header(&mut self, map: HeaderMap, name: &[u8]) -> Result<(), HeaderError> {
+        match Rule::in_map(map, name) {
+            Rule::Plain => self.drop_header(map, name),
+            rule => self.remove_by_rule(rule, map, name),
         }
     }
 
@@ -337,10 +572,13 @@ impl<H: Host> Stream for View<'_, H> {
         part: Range<usize>,
         bytes: &[u8],
     ) -> Result<(), BodyError> {
-        let body = self
-            .body
-            .filter(|body| body.direction == direction)
-            .ok_or(BodyError::NoBody)?;
+        let Some(body) = self.body.filter(|body| body.direction == direction) else {
+            return if self.makes_body == Some(direction) {
+                self.make_body(direction, bytes)
+            } else {
+                Err(BodyError::NoBody)
+            };
+        };
         let old = body.window.len();
         let end = part.end.min(old);
         let part = Window {
@@ -367,7 +605,7 @@ impl<H: Host> Stream for View<'_, H> {
                 if collected && limit > 0 && total > limit && new > old {
                     return Err(BodyError::TooLarge(limit));
                 }
-                self.replace_in_host(direction, part, bytes)?;
+                replace_in_host(self.host, direction, part, bytes)?;
             }
         }
         let window = Window {
@@ -376,11 +614,7 @@ impl<H: Host> Stream for View<'_, H> {
         };
         self.body = Some(BodyView { window, ..body });
         if announced && body.length == Length::Follows {
-            self.set_header(
-                direction.headers(),
-                b"content-length",
-                new.to_string().as_bytes(),
-            );
+            self.write_length(direction, new);
         }
         Ok(())
     }
@@ -489,7 +723,12 @@ impl<H: Host> Stream for View<'_, H> {
 
     fn start_callout(&mut self, request: &CalloutRequest<'_>) -> Result<CalloutId, CalloutFailure> {
         self.may_start()?;
-        let id = self.host.start_callout(request)?;
+        let headers = framing::request_headers(request.headers, Some(request.body.len()))?;
+        let request = CalloutRequest {
+            headers: &headers,
+            ..*request
+        };
+        let id = self.host.start_callout(&request)?;
         self.waits
             .add(WakeId::Callout(id), self.link, self.direction, false);
         Ok(id)
@@ -500,7 +739,13 @@ impl<H: Host> Stream for View<'_, H> {
         request: &HttpStreamRequest<'_>,
     ) -> Result<HttpStreamId, CalloutFailure> {
         self.may_start()?;
-        let id = self.host.start_http_stream(request)?;
+        let length = request.end_of_stream.then_some(request.body.len());
+        let headers = framing::request_headers(request.headers, length)?;
+        let request = HttpStreamRequest {
+            headers: &headers,
+            ..*request
+        };
+        let id = self.host.start_http_stream(&request)?;
         let sending = !request.end_of_stream;
         self.waits
             .add(WakeId::HttpStream(id), self.link, self.direction, sending);
@@ -521,7 +766,9 @@ impl<H: Host> Stream for View<'_, H> {
     fn send_http_stream_trailers(&mut self, id: HttpStreamId, trailers: &[(&[u8], &[u8])]) -> bool {
         self.may_wait
             && self.waits.may_send(id, self.link, true)
-            && self.host.send_http_stream_trailers(id, trailers)
+            && self
+                .host
+                .send_http_stream_trailers(id, &framing::request_trailers(trailers))
     }
 
     fn start_timer(&mut self, delay: Duration) -> Result<u64, CalloutFailure> {

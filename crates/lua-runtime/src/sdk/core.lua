@@ -50,6 +50,8 @@ function core.fail(answer, level)
     elseif answer == -6 then
         error("a header's name must be a token of HTTP, and its value hold no line break and no NUL",
             level)
+    elseif answer == -8 then
+        error(text(call.data, call.length), level)
     else
         error("the host could not answer (" .. tostring(answer) .. ")", level)
     end

@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use outrider_plugin_api::{
     Attribute, BodyError, BodyMode, Call, CalloutFailure, CalloutId, CalloutRequest,
-    ConfiguredPlugin, Decision, Direction, Fault, FilterStateError, FilterStateKind, HeaderMap,
-    HttpStreamId, HttpStreamRequest, LoadError, LogLevel, MetadataSource, MetadataTree, MetricId,
-    MetricKind, Metrics, OverrideHostError, OverrideHostFallback, Phase, Plugin, Scalar,
+    ConfiguredPlugin, Decision, Direction, Fault, FilterStateError, FilterStateKind, HeaderError,
+    HeaderMap, HttpStreamId, HttpStreamRequest, LoadError, LogLevel, MetadataSource, MetadataTree,
+    MetricId, MetricKind, Metrics, OverrideHostError, OverrideHostFallback, Phase, Plugin, Scalar,
     ScopedConfig, Slot, Stream, Timing, Wake, WakeId,
 };
 
@@ -152,24 +152,25 @@ impl Stream for FakeStream {
         }
     }
 
-    fn set_header(&mut self, map: HeaderMap, name: &[u8], value: &[u8]) -> bool {
-        self.remove_header(map, name) && self.add_header(map, name, value)
+    fn set_header(&mut self, map: HeaderMap, name: &[u8], value: &[u8]) -> Result<(), HeaderError> {
+        self.remove_header(map, name)?;
+        self.add_header(map, name, value)
     }
 
-    fn add_header(&mut self, map: HeaderMap, name: &[u8], value: &[u8]) -> bool {
+    fn add_header(&mut self, map: HeaderMap, name: &[u8], value: &[u8]) -> Result<(), HeaderError> {
         let Some(pairs) = self.maps.get_mut(&map) else {
-            return false;
+            return Err(HeaderError::Absent);
         };
         pairs.push((name.to_vec(), value.to_vec()));
-        true
+        Ok(())
     }
 
-    fn remove_header(&mut self, map: HeaderMap, name: &[u8]) -> bool {
+    fn remove_header(&mut self, map: HeaderMap, name: &[u8]) -> Result<(), HeaderError> {
         let Some(pairs) = self.maps.get_mut(&map) else {
-            return false;
+            return Err(HeaderError::Absent);
         };
         pairs.retain(|(key, _)| !key.eq_ignore_ascii_case(name));
-        true
+        Ok(())
     }
 
     fn body_len(&self, direction: Direction) -> Option<usize> {

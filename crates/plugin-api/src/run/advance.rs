@@ -49,10 +49,13 @@ impl ChainRun {
                 } else {
                     match flow.hold {
                         Some(hold) if chunk.end => self.whole_body(direction, hold, host),
-                        _ => {
+                        hold => {
                             let flow = self.flow_mut(direction);
                             flow.chunk = None;
                             flow.kept.retain(|kept| kept.position < limit);
+                            if hold.is_none() {
+                                self.chunk_left(direction, chunk.window, host);
+                            }
                         }
                     }
                 }
@@ -120,6 +123,14 @@ impl ChainRun {
         }
     }
 
+    /// A link is done with headers that it held.
+    fn let_headers_go<H: Host>(&mut self, direction: Direction, position: usize, host: &mut H) {
+        if self.flow(direction).is_held_by(position) {
+            self.flow_mut(direction).hold = None;
+            self.headers_left(direction, position, host);
+        }
+    }
+
     /// A link that keeps headers or a body, or waits, is done with that.
     pub(super) fn let_go<H: Host>(&mut self, direction: Direction, position: usize, host: &mut H) {
         let suspended = self.flow(direction).suspended;
@@ -129,8 +140,8 @@ impl ChainRun {
             self.complete(direction, position, task, Step::Done, host);
             return;
         }
+        self.let_headers_go(direction, position, host);
         let flow = self.flow_mut(direction);
-        flow.let_headers_go(position);
         if flow.chunk.is_some() {
             // Another link waits with a chunk before this one.
             flow.hand_on(position);
@@ -170,7 +181,7 @@ impl ChainRun {
                 self.complete(direction, position, Task::Headers, step, host);
                 return;
             }
-            self.flow_mut(direction).cursor = position + 1;
+            self.headers_left(direction, position, host);
         }
     }
 
@@ -240,13 +251,15 @@ impl ChainRun {
 
     /// Whether a body follows the headers. What follows a 101 is another protocol's, without an end: to
     /// collect it would be to wait for good.
-    fn has_body<H: Host>(&self, direction: Direction, host: &H) -> bool {
+    fn has_body<H: Host>(&self, direction: Direction, position: usize, host: &H) -> bool {
         let switches = || {
             direction == Direction::Response
                 && self.local.is_none()
                 && host.header(HeaderMap::ResponseHeaders, b":status", 0) == Some(b"101")
         };
-        !self.flow(direction).headers_end && !switches()
+        // What a link made itself, it does not wait for.
+        let flow = self.flow(direction);
+        !flow.headers_end && flow.made_by != Some(position) && !switches()
     }
 
     /// Draws the consequences of a call.
@@ -262,7 +275,7 @@ impl ChainRun {
             Step::Replied => {}
             Step::Paused => self.flow_mut(direction).suspended = Some((position, task)),
             Step::Keeps if task == Task::Headers => {
-                if self.has_body(direction, host) {
+                if self.has_body(direction, position, host) {
                     self.flow_mut(direction).hold = Some(Hold {
                         position,
                         until: Until::LetGo,
@@ -280,7 +293,7 @@ impl ChainRun {
                 }
             }
             Step::WantsBody => {
-                if self.has_body(direction, host) {
+                if self.has_body(direction, position, host) {
                     self.flow_mut(direction).hold = Some(Hold {
                         position,
                         until: Until::ResumedWithBody,
@@ -295,31 +308,32 @@ impl ChainRun {
             Step::Done => {
                 let wants_body =
                     self.interest_at(direction, position).body(direction) == BodyMode::Whole;
-                let holds = task == Task::Headers && wants_body && self.has_body(direction, host);
-                let flow = self.flow_mut(direction);
+                let holds =
+                    task == Task::Headers && wants_body && self.has_body(direction, position, host);
                 match task {
                     Task::Headers if holds => {
-                        flow.hold = Some(Hold {
+                        self.flow_mut(direction).hold = Some(Hold {
                             position,
                             until: Until::WholeBody,
                         });
                     }
-                    Task::Headers => flow.cursor = position + 1,
+                    Task::Headers => self.headers_left(direction, position, host),
                     Task::WholeBody => {
-                        flow.hold = None;
-                        flow.cursor = position + 1;
-                        if let Some(chunk) = &mut flow.chunk {
+                        self.flow_mut(direction).hold = None;
+                        self.headers_left(direction, position, host);
+                        if let Some(chunk) = &mut self.flow_mut(direction).chunk {
                             chunk.next = position + 1;
                         }
                     }
                     Task::Chunk => {
-                        flow.let_headers_go(position);
+                        self.let_headers_go(direction, position, host);
+                        let flow = self.flow_mut(direction);
                         if let Some(chunk) = &mut flow.chunk {
                             chunk.next = position + 1;
                         }
                     }
                     Task::Trailers => {
-                        flow.trailers = Some(position + 1);
+                        self.flow_mut(direction).trailers = Some(position + 1);
                         self.let_go(direction, position, host);
                     }
                 }

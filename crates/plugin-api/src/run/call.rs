@@ -8,6 +8,7 @@ use crate::call_times::Stopwatch;
 use crate::callout::Wake;
 use crate::chain::Link;
 use crate::failure::{Cause, FailureAction, Fault};
+use crate::framing;
 use crate::host::Host;
 use crate::local::LocalResponse;
 use crate::metric::MetricId;
@@ -67,7 +68,10 @@ impl ChainRun {
         let mut body = match task {
             Task::Chunk => chunk.map(|chunk| (chunk.window, self.length_at(direction, position))),
             Task::WholeBody => chunk.map(|chunk| (chunk.window, Length::Follows)),
-            Task::Headers | Task::Trailers => None,
+            Task::Headers => flow
+                .body_made_by(position)
+                .map(|window| (window, Length::Follows)),
+            Task::Trailers => None,
         }
         .map(|(window, length)| BodyView {
             direction,
@@ -80,7 +84,11 @@ impl ChainRun {
             Err(step) => return step,
         };
         if let Some(body) = body {
-            self.flow_mut(direction).resized(body.window);
+            let flow = self.flow_mut(direction);
+            match task {
+                Task::Headers => flow.made_body(position, body.window),
+                _ => flow.resized(body.window),
+            }
         }
         self.came_to(direction, index, task, outcome, host)
     }
@@ -95,10 +103,18 @@ impl ChainRun {
         host: &mut H,
     ) -> Step {
         let action = Action::Call(call);
-        match self.enter(direction, index, Task::Headers, &mut None, action, host) {
-            Ok(Ok(Decision::Continue)) => Step::Done,
-            Ok(outcome) => self.came_to(direction, index, Task::Headers, outcome, host),
-            Err(step) => step,
+        let mut body = None;
+        let outcome = match self.enter(direction, index, Task::Headers, &mut body, action, host) {
+            Ok(outcome) => outcome,
+            Err(step) => return step,
+        };
+        if let Some(body) = body {
+            let position = self.flow(direction).cursor;
+            self.flow_mut(direction).made_body(position, body.window);
+        }
+        match outcome {
+            Ok(Decision::Continue) => Step::Done,
+            outcome => self.came_to(direction, index, Task::Headers, outcome, host),
         }
     }
 
@@ -154,10 +170,13 @@ impl ChainRun {
         let may_route = direction == Direction::Request
             && self.request.cursor < self.states.len()
             && !self.response.headers_seen;
+        let holds_headers = self.holds_headers(index);
+        let makes_body = self.makes_body(direction, task);
         let Self {
             chain,
             states,
             waits,
+            changes,
             local,
             effects: _,
             ..
@@ -191,6 +210,9 @@ impl ChainRun {
                     local: local.as_mut(),
                     body: *body,
                     waits: &mut *waits,
+                    changes: &mut *changes,
+                    holds_headers,
+                    makes_body,
                     may_wait: true,
                     may_route,
                 };
@@ -210,6 +232,20 @@ impl ChainRun {
             }
         };
         Ok(outcome)
+    }
+
+    /// Whether a link still holds the headers of the request, and those of the response.
+    #[inline]
+    pub(super) fn holds_headers(&self, index: usize) -> [bool; 2] {
+        let holds = |direction| self.flow(direction).cursor <= self.link_at(direction, index);
+        [holds(Direction::Request), holds(Direction::Response)]
+    }
+
+    /// The direction in which a call may make a body: that of headers which came without one.
+    #[inline]
+    fn makes_body(&self, direction: Direction, task: Task) -> Option<Direction> {
+        let may = task == Task::Headers && self.flow(direction).headers_end;
+        may.then_some(direction)
     }
 
     /// What a link's answer means.
@@ -243,6 +279,7 @@ impl ChainRun {
                         .into(),
                 })
             }
+            Decision::Reply(reply) if !has_final_status(&reply) => Err(no_final_status(&reply)),
             decision => Ok(decision),
         });
         match outcome {
@@ -360,6 +397,9 @@ impl ChainRun {
                     Some((at, Task::WholeBody)) if at == position => {
                         (flow.chunk?.window, Length::Follows)
                     }
+                    Some((at, Task::Headers)) if at == position && flow.made_by == Some(at) => {
+                        (flow.body_made_by(position)?, Length::Follows)
+                    }
                     _ => (flow.kept_by(position)?, self.length_at(direction, position)),
                 };
                 Some(BodyView {
@@ -377,6 +417,7 @@ impl ChainRun {
             let name = self.chain.links().get(index).map_or("", |link| &*link.name);
             reply.details = format!("outrider.{name}");
         }
+        framing::clean_reply(&mut reply);
         self.request.finished = true;
         self.request.suspended = None;
         self.request.share_wait = None;
@@ -435,6 +476,9 @@ impl ChainRun {
             local: None,
             body: None,
             waits: &mut self.waits,
+            changes: &mut self.changes,
+            holds_headers: [false; 2],
+            makes_body: None,
             may_wait: false,
             may_route: false,
         };
@@ -449,6 +493,22 @@ impl ChainRun {
         };
         report(link, Phase::Log, &fault, host);
         breaker::failed(link, state, &fault, host);
+    }
+}
+
+/// Whether a reply can be a final response, if it is one at all.
+pub(super) fn has_final_status(reply: &Reply) -> bool {
+    reply.audience == Audience::Nobody || framing::is_final(reply.status)
+}
+
+/// The failure of a reply with a status that no final response has.
+pub(super) fn no_final_status(reply: &Reply) -> Fault {
+    Fault {
+        cause: Cause::Error,
+        message: format!(
+            "a reply's status must be a number from 200 to 599, and not {}",
+            reply.status
+        ),
     }
 }
 

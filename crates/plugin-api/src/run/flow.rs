@@ -122,6 +122,10 @@ pub(super) struct Flow {
     pub(super) share_wait: Option<ShareWait>,
     /// The proxy collects the body: what is held back may not grow beyond its limit.
     pub(super) collected: bool,
+    /// The link that made the body of a message that came without one; the links behind it see it.
+    pub(super) made_by: Option<usize>,
+    /// The response's status has no body: what comes of one goes nowhere.
+    pub(super) discards: bool,
     /// Nothing more of this direction goes on.
     pub(super) finished: bool,
 }
@@ -131,6 +135,7 @@ impl Flow {
     pub(super) fn is_clear(&self, links: usize) -> bool {
         (self.cursor == links || !self.headers_seen)
             && !self.finished
+            && !self.discards
             && !self.data_waits
             && self.suspended.is_none()
             && self.hold.is_none()
@@ -211,11 +216,27 @@ impl Flow {
             .is_some_and(|hold| hold.position == position && hold.until == Until::LetGo)
     }
 
-    /// A link is done with headers that it held.
-    pub(super) fn let_headers_go(&mut self, position: usize) {
-        if self.is_held_by(position) {
-            self.hold = None;
-            self.cursor = position + 1;
+    /// A link made the body of a message that came without one, or changed the one that it made.
+    pub(super) fn made_body(&mut self, position: usize, window: Window) {
+        if self.made_by == Some(position) {
+            self.resized(window);
+            return;
         }
+        self.made_by = Some(position);
+        self.headers_end = false;
+        self.fresh = window.end;
+        self.end_waits = true;
+        self.chunk = Some(Chunk {
+            next: position + 1,
+            window,
+            end: true,
+        });
+    }
+
+    /// The body that a link made.
+    pub(super) fn body_made_by(&self, position: usize) -> Option<Window> {
+        self.chunk
+            .filter(|_| self.made_by == Some(position))
+            .map(|chunk| chunk.window)
     }
 }

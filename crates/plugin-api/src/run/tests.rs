@@ -1,5 +1,6 @@
 //! Tests of the run against a scripted host.
 
+mod framing;
 mod host;
 mod share;
 #[expect(dead_code, reason = "the parts that only later tests use")]

@@ -2,7 +2,7 @@
 
 use super::ChainRun;
 use super::Effects;
-use super::call::{Action, count};
+use super::call::{Action, count, has_final_status, no_final_status};
 use crate::call_times::Stopwatch;
 use crate::callout::Wake;
 use crate::host::Host;
@@ -60,6 +60,7 @@ impl ChainRun {
             && !self.request.finished
             && !self.response.headers_seen;
         let body = self.body_of(link);
+        let holds_headers = self.holds_headers(link);
         let (Some(called), Some(state)) = (self.chain.links().get(link), self.states.get_mut(link))
         else {
             return Effects::default();
@@ -75,6 +76,9 @@ impl ChainRun {
             local: self.local.as_mut(),
             body,
             waits: &mut self.waits,
+            changes: &mut self.changes,
+            holds_headers,
+            makes_body: None,
             may_wait: true,
             may_route,
         };
@@ -86,6 +90,10 @@ impl ChainRun {
         if let (Some(old), Some(new)) = (body, seen) {
             self.resized_beside(old, new);
         }
+        let outcome = outcome.and_then(|reaction| match &reaction.reply {
+            Some(reply) if !has_final_status(reply) => Err(no_final_status(reply)),
+            _ => Ok(reaction),
+        });
         match outcome {
             Ok(reaction) => {
                 // There is but one response; a reply that others look at comes first.

@@ -115,7 +115,9 @@ impl Plugin for Setting {
         let status = config["status"].as_u64();
         let on_call = move |_: &mut Slot, _: Call, stream: &mut dyn Stream| {
             if let Some(name) = &name {
-                stream.set_header(HeaderMap::RequestHeaders, name.as_bytes(), b"set");
+                stream
+                    .set_header(HeaderMap::RequestHeaders, name.as_bytes(), b"set")
+                    .unwrap();
             }
             Ok(match status {
                 None => Decision::Continue,

@@ -147,7 +147,9 @@ fn a_whole_body_and_trailers() {
     let plugin = Build::new("trailing", interest, move |_, call, stream| {
         match call.phase {
             Phase::RequestTrailers => {
-                stream.set_header(HeaderMap::RequestTrailers, b"x-t", b"2");
+                stream
+                    .set_header(HeaderMap::RequestTrailers, b"x-t", b"2")
+                    .unwrap();
             }
             phase => seen.add(format!("{phase} {}", call.end_of_stream)),
         }
@@ -276,11 +278,13 @@ fn asking() -> Build {
         match stream.start_callout(&request) {
             Ok(_) => Ok(Decision::Pause(Pause::Event)),
             Err(failure) => {
-                stream.set_header(
-                    HeaderMap::RequestHeaders,
-                    b"x-why",
-                    failure.to_string().as_bytes(),
-                );
+                stream
+                    .set_header(
+                        HeaderMap::RequestHeaders,
+                        b"x-why",
+                        failure.to_string().as_bytes(),
+                    )
+                    .unwrap();
                 Ok(Decision::Continue)
             }
         }
@@ -297,7 +301,9 @@ fn asking() -> Build {
             ),
             Err(failure) => failure.to_string(),
         };
-        stream.set_header(HeaderMap::RequestHeaders, b"x-why", why.as_bytes());
+        stream
+            .set_header(HeaderMap::RequestHeaders, b"x-why", why.as_bytes())
+            .unwrap();
         Ok(Decision::Continue)
     })
 }
@@ -402,7 +408,9 @@ fn marking() -> Build {
         ..Interest::default()
     };
     Build::new("marking", interest, |_, _, stream| {
-        stream.set_header(HeaderMap::ResponseHeaders, b"x-seen", b"yes");
+        stream
+            .set_header(HeaderMap::ResponseHeaders, b"x-seen", b"yes")
+            .unwrap();
         Ok(Decision::Continue)
     })
 }

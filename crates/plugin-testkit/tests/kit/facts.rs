@@ -65,7 +65,9 @@ impl Plugin for Curious {
                 ),
             ];
             for (name, value) in found {
-                stream.set_header(HeaderMap::RequestHeaders, name.as_bytes(), &value);
+                stream
+                    .set_header(HeaderMap::RequestHeaders, name.as_bytes(), &value)
+                    .unwrap();
             }
             stream.set_metadata_tree(
                 b"mine",

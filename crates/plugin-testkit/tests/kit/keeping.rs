@@ -160,7 +160,9 @@ fn stopping_headers() -> Build {
             return Ok(Decision::Pause(Pause::MoreBody));
         }
         // Its headers have not gone on: they can follow the body.
-        stream.set_header(HeaderMap::RequestHeaders, b"x-seen", seen.as_bytes());
+        stream
+            .set_header(HeaderMap::RequestHeaders, b"x-seen", seen.as_bytes())
+            .unwrap();
         Ok(Decision::Continue)
     })
 }

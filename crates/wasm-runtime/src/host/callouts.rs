@@ -19,7 +19,9 @@ pub(crate) const MOST_BODY: usize = 16 * 1024 * 1024;
 /// What a guest is told of a callout that cannot be made: few statuses, as SDKs know no others.
 pub(crate) fn refusal(failure: CalloutFailure) -> Status {
     match failure {
-        CalloutFailure::ClusterNotFound | CalloutFailure::MissingHeaders => Status::BadArgument,
+        CalloutFailure::ClusterNotFound
+        | CalloutFailure::MissingHeaders
+        | CalloutFailure::BadHeader(_) => Status::BadArgument,
         _ => Status::InternalFailure,
     }
 }

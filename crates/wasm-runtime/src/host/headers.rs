@@ -3,10 +3,8 @@
 //! As in Envoy, a guest has a map from the callback that brings it until that direction goes on: later it is
 //! absent, though the proxy still has it. In `relaxed` mode what the proxy has can be read.
 
-use std::collections::BTreeSet;
-
 use outrider_plugin_api::bytes::replace as fill;
-use outrider_plugin_api::{HeaderMap, OwnedHeaders, Stream};
+use outrider_plugin_api::{HeaderError, HeaderMap, LogLevel, OwnedHeaders, Stream};
 
 use crate::abi::{Map, Status};
 use crate::guest_memory::{Answer, Guest, bytes, hand_over, split, write_u32};
@@ -121,10 +119,23 @@ fn change(state: &mut State, map: i32, change: &Change<'_>) -> Status {
         Change::Replace(name, value) => stream.set_header(map, name, value),
         Change::Remove(name) => stream.remove_header(map, name),
     };
-    if done {
-        Status::Ok
-    } else {
-        Status::BadArgument
+    status_of(stream, done)
+}
+
+/// The status for a change of a map. Few statuses are known to SDKs, so the log names the reason.
+fn status_of(stream: &dyn Stream, result: Result<(), HeaderError>) -> Status {
+    match result {
+        Ok(()) => Status::Ok,
+        Err(HeaderError::Absent) => Status::BadArgument,
+        Err(refused) => {
+            if stream.log_enabled(LogLevel::Warn) {
+                stream.log(
+                    LogLevel::Warn,
+                    &format!("a header is not changed: {refused}"),
+                );
+            }
+            Status::BadArgument
+        }
     }
 }
 
@@ -237,26 +248,10 @@ pub(crate) fn set_pairs(guest: &mut Guest<'_>, map: i32, place: i32, length: i32
     let Some(stream) = to_change(state, map) else {
         return Ok(Status::BadArgument);
     };
-    let mut names: BTreeSet<Vec<u8>> = BTreeSet::new();
-    stream.headers(map, &mut |name, _| {
-        if !names.contains(name) {
-            names.insert(name.to_vec());
-        }
-    });
-    for name in &names {
-        state.time.check()?;
-        if let Some(stream) = state.lent.stream_mut() {
-            stream.remove_header(map, name);
-        }
-    }
     // As in Envoy, what is no map is an empty one.
-    for (name, value) in pairs::read(bytes).unwrap_or_default() {
-        state.time.check()?;
-        if let Some(stream) = state.lent.stream_mut() {
-            stream.add_header(map, name, value);
-        }
-    }
-    Ok(Status::Ok)
+    let headers = pairs::read(bytes).unwrap_or_default();
+    let done = stream.replace_headers(map, &headers);
+    Ok(status_of(stream, done))
 }
 
 pub(crate) fn size(guest: &mut Guest<'_>, map: i32, place: i32) -> Answer {

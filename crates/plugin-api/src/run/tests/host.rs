@@ -168,6 +168,11 @@ impl Host for FakeHost {
                 old.extend_from_slice(bytes);
                 true
             }
+            // Envoy makes a buffer for what is held back, and none for what is received.
+            None if buffer == BodyBuffer::Held => {
+                *self.buffer(direction, buffer) = Some(bytes.to_vec());
+                true
+            }
             None => false,
         }
     }

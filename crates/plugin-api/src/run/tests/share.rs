@@ -23,7 +23,9 @@ fn busy(times: u64, action: FailureAction, interest: Interest) -> (Link, Arc<Ato
         if let Asked::Call(call) = asked
             && call.phase == Phase::RequestHeaders
         {
-            stream.set_header(crate::HeaderMap::RequestHeaders, b"x-seen", b"yes");
+            stream
+                .set_header(crate::HeaderMap::RequestHeaders, b"x-seen", b"yes")
+                .unwrap();
         }
         Ok(Decision::Continue)
     });

@@ -1,0 +1,103 @@
+//! Framing at the point where headers leave a link: the length and the status that a plugin wrote are made
+//! true, or the header that lies is dropped, before anything behind the link sees them.
+
+use super::ChainRun;
+use crate::framing;
+use crate::host::Host;
+use crate::phase::{Direction, HeaderMap};
+use crate::view::{Window, replace_in_host, side};
+
+impl ChainRun {
+    /// The link at `position` is done with the headers of a direction: they go on to the next link.
+    #[inline]
+    pub(super) fn headers_left<H: Host>(
+        &mut self,
+        direction: Direction,
+        position: usize,
+        host: &mut H,
+    ) {
+        self.flow_mut(direction).cursor = position + 1;
+        let [request, response] = self.changes.lengths;
+        if request || response || self.changes.status {
+            self.settle_headers(direction, host);
+        }
+    }
+
+    #[cold]
+    fn settle_headers<H: Host>(&mut self, direction: Direction, host: &mut H) {
+        // A reply that plugins still look at is framed when it is sent.
+        if direction == Direction::Response && self.local.is_some() {
+            return;
+        }
+        if direction == Direction::Response && std::mem::take(&mut self.changes.status) {
+            self.settle_status(host);
+        }
+        let Some(changed) = self.changes.lengths.get_mut(side(direction)) else {
+            return;
+        };
+        if !std::mem::take(changed) {
+            return;
+        }
+        if self.flow(direction).discards {
+            self.settle_status(host);
+            return;
+        }
+        let map = direction.headers();
+        if host.header_count(map, b"content-length") == 0 {
+            return;
+        }
+        let flow = self.flow(direction);
+        // The chunk that is on its way when headers go on begins with the body's first byte.
+        let ends = |end: bool| end || (flow.trailers.is_some() && !flow.data_waits);
+        let whole = flow
+            .chunk
+            .filter(|chunk| chunk.window.start == 0 && ends(chunk.end));
+        match whole {
+            Some(chunk) => {
+                let length = chunk.window.len().to_string();
+                host.set_header(map, b"content-length", length.as_bytes());
+            }
+            None => {
+                host.remove_header(map, b"content-length");
+            }
+        }
+    }
+
+    /// A plugin changed the response's status: one without a body has none, and no length.
+    fn settle_status<H: Host>(&mut self, host: &mut H) {
+        let map = HeaderMap::ResponseHeaders;
+        let status = host.header(map, b":status", 0).and_then(framing::status);
+        let Some(status) = status.filter(|status| framing::has_no_body(*status)) else {
+            return;
+        };
+        self.changes.lengths[1] = false;
+        let is_empty = self.response.headers_end;
+        if status == 205 && !is_empty {
+            // Without a length, an empty body would be sent in chunks.
+            host.set_header(map, b"content-length", b"0");
+        } else {
+            host.remove_header(map, b"content-length");
+        }
+        self.response.discards = !is_empty;
+    }
+
+    /// A chunk has passed all links: of a response whose status has no body, nothing goes on.
+    #[inline]
+    pub(super) fn chunk_left<H: Host>(
+        &mut self,
+        direction: Direction,
+        window: Window,
+        host: &mut H,
+    ) {
+        if self.flow(direction).discards {
+            self.discard(direction, window, host);
+        }
+    }
+
+    #[cold]
+    fn discard<H: Host>(&mut self, direction: Direction, window: Window, host: &mut H) {
+        if replace_in_host(host, direction, window, b"").is_ok() {
+            self.flow_mut(direction).moved(window.end, window.start);
+        }
+    }
+}
