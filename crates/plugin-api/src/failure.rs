@@ -88,15 +88,18 @@ pub enum FailureAction {
 pub struct FailurePolicy {
     actions: [FailureAction; CAUSES],
     status: u16,
+    may_open: bool,
 }
 
 impl FailurePolicy {
     /// The policy whose action for each cause `action` tells; `status` is the status code of closed
     /// failures.
     pub fn new(status: u16, action: impl Fn(Cause) -> FailureAction) -> Self {
+        let actions = Cause::ALL.map(action);
         Self {
-            actions: Cause::ALL.map(action),
+            actions,
             status,
+            may_open: actions.contains(&FailureAction::Open),
         }
     }
 
@@ -106,6 +109,11 @@ impl FailurePolicy {
             .get(cause.index())
             .copied()
             .unwrap_or(FailureAction::Closed)
+    }
+
+    /// Whether the stream goes on after some failures.
+    pub(crate) fn may_open(&self) -> bool {
+        self.may_open
     }
 
     /// The status code of closed failures.

@@ -16,6 +16,7 @@ mod circuit;
 mod failure;
 pub mod framing;
 mod host;
+mod journal;
 mod last_fault;
 mod local;
 mod metadata;

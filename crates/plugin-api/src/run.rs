@@ -24,6 +24,7 @@ mod settle;
 mod share;
 #[cfg(test)]
 mod tests;
+mod undo;
 mod wake;
 
 use std::sync::Arc;
@@ -34,6 +35,7 @@ use smallvec::SmallVec;
 use crate::chain::Chain;
 use crate::circuit::Admission;
 use crate::host::Host;
+use crate::journal::KeptJournal;
 use crate::local::LocalResponse;
 use crate::phase::Direction;
 use crate::plugin::{Interest, Reply, Slot};
@@ -101,6 +103,8 @@ pub struct ChainRun {
     response: Flow,
     waits: Waits,
     changes: Changes,
+    /// What handlers changed that paused, or failed just now.
+    journals: Vec<KeptJournal>,
     /// The response that a plugin made, while the others see it.
     local: Option<LocalResponse>,
     /// The link that made it, which does not see it.
@@ -121,6 +125,7 @@ impl ChainRun {
             response: Flow::default(),
             waits: Waits::default(),
             changes: Changes::default(),
+            journals: Vec::new(),
             local: None,
             replier: None,
             logged: false,

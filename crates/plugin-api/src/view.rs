@@ -10,6 +10,7 @@ use crate::callout::{
 };
 use crate::framing::{self, HeaderError, Rule};
 use crate::host::{BodyBuffer, Host};
+use crate::journal::{Journal, OldHeader, OldPart};
 use crate::local::LocalResponse;
 use crate::metadata::{MetadataSource, MetadataTree};
 use crate::metric::MetricId;
@@ -83,6 +84,8 @@ pub(crate) struct View<'a, H: Host> {
     pub(crate) body: Option<BodyView>,
     pub(crate) waits: &'a mut Waits,
     pub(crate) changes: &'a mut Changes,
+    /// Records old values, where the call's changes may have to be undone.
+    pub(crate) journal: Option<&'a mut Journal>,
     /// Whether the link still holds the headers of the request, and those of the response.
     pub(crate) holds_headers: [bool; 2],
     /// The direction in which the call may make a body where the message has none.
@@ -177,10 +180,71 @@ impl<H: Host> View<'_, H> {
         Ok(())
     }
 
+    /// Records the values of a header that is about to change.
+    #[inline]
+    fn note_header(&mut self, map: HeaderMap, name: &[u8]) {
+        if self.journal.is_some() {
+            self.record_header(map, name);
+        }
+    }
+
+    #[cold]
+    fn record_header(&mut self, map: HeaderMap, name: &[u8]) {
+        if self
+            .journal
+            .as_ref()
+            .is_some_and(|journal| journal.has(map, name))
+        {
+            return;
+        }
+        let values = (0..self.header_count(map, name))
+            .filter_map(|index| Some(self.header(map, name, index)?.to_vec()))
+            .collect();
+        if let Some(journal) = &mut self.journal {
+            journal.headers.push(OldHeader {
+                map,
+                name: name.to_vec(),
+                values,
+            });
+        }
+    }
+
+    /// Records the part of a body that is about to be replaced.
+    fn note_part(&mut self, direction: Direction, base: usize, part: Window, replaced_by: usize) {
+        if self.journal.is_none() {
+            return;
+        }
+        let mut bytes = Vec::with_capacity(part.len());
+        match &self.local {
+            Some(local) if direction == Direction::Response => {
+                bytes.extend_from_slice(local.body.get(part.start..part.end).unwrap_or_default());
+            }
+            _ => visit_window(self.host, direction, part, &mut |piece| {
+                bytes.extend_from_slice(piece);
+            }),
+        }
+        if let Some(journal) = &mut self.journal {
+            journal.parts.push(OldPart {
+                direction,
+                start: part.start.saturating_sub(base),
+                bytes,
+                replaced_by,
+            });
+        }
+    }
+
+    /// Records the marks of the chain that are about to change.
+    fn note_changes(&mut self) {
+        if let Some(journal) = &mut self.journal {
+            journal.changes.get_or_insert(*self.changes);
+        }
+    }
+
     /// Replaces a header's values, whatever it is.
     #[inline]
     fn put_header(&mut self, map: HeaderMap, name: &[u8], value: &[u8]) -> Result<(), HeaderError> {
         self.count_header(name, value)?;
+        self.note_header(map, name);
         let done = if self.is_local(map) {
             self.change_local(map, |local| local.set(name, value))
         } else {
@@ -191,6 +255,7 @@ impl<H: Host> View<'_, H> {
 
     /// Removes a header, whatever it is.
     fn drop_header(&mut self, map: HeaderMap, name: &[u8]) -> Result<(), HeaderError> {
+        self.note_header(map, name);
         let done = if self.is_local(map) {
             self.change_local(map, |local| local.remove(name))
         } else {
@@ -216,6 +281,7 @@ impl<H: Host> View<'_, H> {
 
     /// The `content-length` of a map stands until the headers go on, and is settled then.
     fn note_length(&mut self, map: HeaderMap) {
+        self.note_changes();
         let [request, response] = &mut self.changes.lengths;
         match map {
             HeaderMap::RequestHeaders => *request = true,
@@ -255,6 +321,7 @@ impl<H: Host> View<'_, H> {
                     let fault = "cannot change: the response switches protocols";
                     return Err(HeaderError::Pseudo(":status", fault));
                 }
+                self.note_changes();
                 self.changes.status = true;
             }
             _ => {}
@@ -345,6 +412,9 @@ impl<H: Host> View<'_, H> {
             length: Length::Follows,
             collected: true,
         });
+        if let Some(journal) = &mut self.journal {
+            journal.made_body = Some(direction);
+        }
         self.write_length(direction, bytes.len());
         Ok(())
     }
@@ -527,6 +597,7 @@ impl<H: Host> Stream for View<'_, H> {
             return self.add_by_rule(rule, map, name, value);
         }
         self.count_header(name, value)?;
+        self.note_header(map, name);
         let done = if self.is_local(map) {
             self.change_local(map, |local| {
                 if !value.is_empty() {
@@ -590,6 +661,11 @@ impl<H: Host> Stream for View<'_, H> {
         if announced && body.length == Length::Announced && new != old {
             return Err(BodyError::LengthAnnounced);
         }
+        let before = self
+            .journal
+            .as_ref()
+            .map_or(0, |journal| journal.parts.len());
+        self.note_part(direction, body.window.start, part, bytes.len());
         match self.local.as_deref_mut() {
             Some(local) if direction == Direction::Response => {
                 let part = part.start..part.end;
@@ -602,10 +678,18 @@ impl<H: Host> Stream for View<'_, H> {
                 let (held, received) = lengths(self.host, direction);
                 let total = (held + received + new).saturating_sub(old);
                 let collected = body.collected || self.host.receives_held(direction);
-                if collected && limit > 0 && total > limit && new > old {
-                    return Err(BodyError::TooLarge(limit));
+                let is_too_large = collected && limit > 0 && total > limit && new > old;
+                let done = if is_too_large {
+                    Err(BodyError::TooLarge(limit))
+                } else {
+                    replace_in_host(self.host, direction, part, bytes)
+                };
+                if done.is_err() {
+                    if let Some(journal) = &mut self.journal {
+                        journal.parts.truncate(before);
+                    }
+                    return done;
                 }
-                replace_in_host(self.host, direction, part, bytes)?;
             }
         }
         let window = Window {
@@ -701,6 +785,9 @@ impl<H: Host> Stream for View<'_, H> {
 
     fn clear_route_cache(&mut self) -> bool {
         if self.may_route {
+            if let Some(journal) = &mut self.journal {
+                journal.routed = true;
+            }
             self.host.clear_route_cache();
         }
         self.may_route

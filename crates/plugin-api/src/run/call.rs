@@ -10,6 +10,7 @@ use crate::chain::Link;
 use crate::failure::{Cause, FailureAction, Fault};
 use crate::framing;
 use crate::host::Host;
+use crate::journal::Journal;
 use crate::local::LocalResponse;
 use crate::metric::MetricId;
 use crate::phase::{Direction, Phase};
@@ -172,6 +173,7 @@ impl ChainRun {
             && !self.response.headers_seen;
         let holds_headers = self.holds_headers(index);
         let makes_body = self.makes_body(direction, task);
+        let mut journal = self.journal_for(direction, index, action);
         let Self {
             chain,
             states,
@@ -211,6 +213,7 @@ impl ChainRun {
                     body: *body,
                     waits: &mut *waits,
                     changes: &mut *changes,
+                    journal: journal.as_mut(),
                     holds_headers,
                     makes_body,
                     may_wait: true,
@@ -231,7 +234,36 @@ impl ChainRun {
                 outcome
             }
         };
+        if let Some(journal) = journal
+            && !matches!(outcome, Ok(Decision::Continue))
+        {
+            self.keep_journal(index, direction, journal);
+        }
         Ok(outcome)
+    }
+
+    /// The journal for a call whose changes may have to be undone: where a handler goes on, that with which it
+    /// paused.
+    #[inline]
+    fn journal_for(
+        &mut self,
+        direction: Direction,
+        index: usize,
+        action: Action<'_>,
+    ) -> Option<Journal> {
+        let link = self.chain.links().get(index)?;
+        if !link.failure_policy.may_open() {
+            return None;
+        }
+        let kept = if self.journals.is_empty() {
+            None
+        } else {
+            self.take_journal(index, direction)
+        };
+        match action {
+            Action::Call(_) => Some(Journal::default()),
+            Action::Resume(_) => Some(kept.unwrap_or_default()),
+        }
     }
 
     /// Whether a link still holds the headers of the request, and those of the response.
@@ -337,6 +369,7 @@ impl ChainRun {
         release(link, state, host.worker());
         match link.failure_policy.action(cause) {
             FailureAction::Open => {
+                self.undo(index, host);
                 // It may also be waiting in the other direction, where nothing will wake it now.
                 self.abandon(direction, index, host);
                 Step::Done
@@ -477,6 +510,7 @@ impl ChainRun {
             body: None,
             waits: &mut self.waits,
             changes: &mut self.changes,
+            journal: None,
             holds_headers: [false; 2],
             makes_body: None,
             may_wait: false,

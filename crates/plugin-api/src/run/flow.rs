@@ -233,6 +233,15 @@ impl Flow {
         });
     }
 
+    /// The message has no body again.
+    pub(super) fn unmade_body(&mut self) {
+        self.made_by = None;
+        self.headers_end = true;
+        self.fresh = 0;
+        self.end_waits = false;
+        self.chunk = None;
+    }
+
     /// The body that a link made.
     pub(super) fn body_made_by(&self, position: usize) -> Option<Window> {
         self.chunk

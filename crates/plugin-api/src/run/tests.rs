@@ -3,5 +3,6 @@
 mod framing;
 mod host;
 mod share;
+mod undo;
 #[expect(dead_code, reason = "the parts that only later tests use")]
 mod wire;

@@ -6,6 +6,7 @@ use super::call::{Action, count, has_final_status, no_final_status};
 use crate::call_times::Stopwatch;
 use crate::callout::Wake;
 use crate::host::Host;
+use crate::journal::Journal;
 use crate::phase::{Direction, Phase};
 use crate::view::{BodyView, View};
 use crate::waits::Starter;
@@ -53,6 +54,12 @@ impl ChainRun {
         }
     }
 
+    /// The journal for an event: that of the handler which is paused, if there is one.
+    fn journal_of_event(&mut self, link: usize, direction: Direction) -> Option<Journal> {
+        let may_open = self.chain.links().get(link)?.failure_policy.may_open();
+        may_open.then(|| self.take_journal(link, direction).unwrap_or_default())
+    }
+
     /// Tells a plugin of an event that none of its calls waits for.
     fn tell<H: Host>(&mut self, starter: Starter, wake: Wake<'_>, host: &mut H) -> Effects {
         let Starter { link, direction } = starter;
@@ -61,6 +68,9 @@ impl ChainRun {
             && !self.response.headers_seen;
         let body = self.body_of(link);
         let holds_headers = self.holds_headers(link);
+        let changed = body.map_or(direction, |body| body.direction);
+        let mut journal = self.journal_of_event(link, changed);
+        let is_paused = journal.as_ref().is_some_and(Journal::is_used);
         let (Some(called), Some(state)) = (self.chain.links().get(link), self.states.get_mut(link))
         else {
             return Effects::default();
@@ -77,6 +87,7 @@ impl ChainRun {
             body,
             waits: &mut self.waits,
             changes: &mut self.changes,
+            journal: journal.as_mut(),
             holds_headers,
             makes_body: None,
             may_wait: true,
@@ -87,6 +98,12 @@ impl ChainRun {
         watch.stop(Phase::headers(direction), view.host);
         let seen = view.body;
         let replies = called.metrics.replies;
+        // A handler that is still paused may fail later, and what came between is undone with it.
+        if let Some(journal) = journal
+            && (is_paused || outcome.is_err())
+        {
+            self.keep_journal(link, changed, journal);
+        }
         if let (Some(old), Some(new)) = (body, seen) {
             self.resized_beside(old, new);
         }
