@@ -61,7 +61,7 @@ return {
 
 const FAILING: &str = "
 return { version = 'v2', on_request_header = function()
-  if envoy.req.get_header('x-bad') then error('bad') end
+  if envoy.req.get_header('x-bad') then while true do end end
 end, on_response_header = function() envoy.resp.set_header('x-plugin', 'here') end }
 ";
 

@@ -172,7 +172,7 @@ pub(crate) struct Plugin {
     #[serde(default)]
     pub(crate) budgets: Field<BudgetsForm>,
     /// When it fails again and again and is not called for a while: `off` (it is always called), or a
-    /// mapping. Default: what its manifest says, else after 20 streams in a row that failed, for a
+    /// mapping. Default: what its manifest says, else after 20 streams within 10 seconds that failed by time or memory, for a
     /// second at first and a minute at most.
     #[serde(default)]
     pub(crate) circuit: Field<Shape<CircuitOff, CircuitForm>>,
@@ -278,7 +278,7 @@ pub(crate) struct Causes {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct CircuitForm {
-    /// So many streams in a row have to fail. Default: 20.
+    /// So many streams have to fail by time or memory within 10 seconds, and one in ten of all. Default: 20.
     #[serde(default)]
     pub(crate) failures: Field<Number<1, 1_000_000>>,
     /// How long it is open at first, in milliseconds; each opening that follows soon doubles that.

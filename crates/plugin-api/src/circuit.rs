@@ -1,11 +1,11 @@
 //! A plugin that fails again and again is not called for a while: its circuit opens, its streams get
 //! its failure policy for [`crate::Cause::Circuit`], and now and then one stream is served on trial.
 //!
-//! What counts is the stream: one on which the plugin failed at any call, with an error or over a
-//! budget, is a failed one; one that came to its log phase without is a good one. When so many failed
-//! in a row as the policy says, the circuit opens. One good stream in between begins the count anew,
-//! so a plugin that fails on some requests only is called on all of them, and nobody who sends bad
-//! requests can turn it off for others while those are served.
+//! Failures that cost the gateway count: a call over its time budget, and a VM over its memory budget. The
+//! circuit opens when so many streams as the policy says failed so within 10 seconds, and they are at least
+//! one in ten of the plugin's streams in that time. An error ends its own request and costs nothing more,
+//! so it never counts: otherwise, whoever sends requests that a plugin cannot handle would turn it off for
+//! everybody else.
 //!
 //! There is a circuit for each configuration of a plugin version, so that a configuration which does
 //! not work on one route costs the others nothing.
@@ -17,10 +17,65 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+/// The time in which failures are counted together.
+pub(crate) const WINDOW: Duration = Duration::from_secs(10);
+
+/// A circuit opens only if at least one in so many streams failed.
+const SHARE: u32 = 10;
+
+/// The parts of a window, which leave it one by one.
+const SLICES: usize = 10;
+
+/// Streams of one part of a window.
+#[derive(Debug, Clone, Copy, Default)]
+struct Slice {
+    failed: u32,
+    good: u32,
+}
+
+/// The streams of the last 10 seconds, by how they ended.
+#[derive(Debug, Default)]
+struct Window {
+    slices: [Slice; SLICES],
+    /// The number of the newest slice, since the clock's zero.
+    newest: u64,
+}
+
+impl Window {
+    /// The slice of a time. A clock that was set back is in the newest one.
+    fn slice(&mut self, now: u64) -> Option<&mut Slice> {
+        let number = (now / (millis(WINDOW) / SLICES as u64)).max(self.newest);
+        let passed = number - self.newest;
+        self.newest = number;
+        let count = self.slices.len();
+        for back in 0..passed.min(count as u64) {
+            let index = (number - back) as usize % count;
+            if let Some(slice) = self.slices.get_mut(index) {
+                *slice = Slice::default();
+            }
+        }
+        self.slices.get_mut(number as usize % count)
+    }
+
+    fn failed(&self) -> u32 {
+        let all = self.slices.iter().map(|slice| slice.failed);
+        all.fold(0, u32::saturating_add)
+    }
+
+    fn all(&self) -> u32 {
+        let good = self.slices.iter().map(|slice| slice.good);
+        good.fold(self.failed(), u32::saturating_add)
+    }
+
+    fn clear(&mut self) {
+        self.slices = <[Slice; SLICES]>::default();
+    }
+}
+
 /// When a circuit opens, and for how long.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CircuitPolicy {
-    /// So many streams in a row must fail.
+    /// So many streams must fail within 10 seconds, and one in ten of all.
     pub failures: u32,
     /// How long it is open at first; each opening that follows soon doubles that.
     pub pause: Duration,
@@ -57,7 +112,7 @@ pub enum Admission {
 pub enum CircuitChange {
     /// It opened.
     Opened {
-        /// How many streams failed in a row; 0: one on trial did.
+        /// How many streams failed within 10 seconds; 0: one on trial did.
         failures: u32,
         /// For so long.
         pause: Duration,
@@ -103,7 +158,7 @@ pub struct CircuitStatus {
     pub scope: String,
     /// Where it stands.
     pub state: CircuitState,
-    /// Streams that failed in a row since the last good one.
+    /// Streams that failed within the last 10 seconds, while it is closed.
     pub failures: u32,
     /// How often it has opened.
     pub openings: u64,
@@ -144,7 +199,7 @@ impl OpenCircuits {
     }
 }
 
-/// Nothing has failed since the last good stream, and the gauge is right.
+/// No stream has failed within the window, and the gauge is right.
 const CALM: u8 = 0;
 /// Something is to be done when a stream begins or ends.
 const TROUBLED: u8 = 1;
@@ -166,7 +221,7 @@ pub struct Circuit {
 #[derive(Debug, Default)]
 struct Inner {
     state: CircuitState,
-    failures: u32,
+    window: Window,
     /// Good streams on trial in a row.
     good: u32,
     /// A stream on trial is under way since then.
@@ -250,7 +305,9 @@ impl Circuit {
         let mut inner = self.locked();
         let change = match (inner.state, admission) {
             (CircuitState::Closed, _) => {
-                inner.failures = 0;
+                if let Some(slice) = inner.window.slice(now) {
+                    slice.good = slice.good.saturating_add(1);
+                }
                 None
             }
             (CircuitState::HalfOpen, Admission::Trial) => {
@@ -258,7 +315,7 @@ impl Circuit {
                 inner.good += 1;
                 (inner.good >= TRIALS).then(|| {
                     inner.state = CircuitState::Closed;
-                    inner.failures = 0;
+                    inner.window.clear();
                     inner.closed_at = now;
                     self.open.add(-1);
                     CircuitChange::Closed {
@@ -279,8 +336,11 @@ impl Circuit {
         let mut inner = self.locked();
         let opens = match (inner.state, admission) {
             (CircuitState::Closed, _) => {
-                inner.failures = inner.failures.saturating_add(1);
-                inner.failures >= policy.failures
+                if let Some(slice) = inner.window.slice(now) {
+                    slice.failed = slice.failed.saturating_add(1);
+                }
+                let failed = inner.window.failed();
+                failed >= policy.failures && failed.saturating_mul(SHARE) >= inner.window.all()
             }
             (CircuitState::HalfOpen, Admission::Trial) => true,
             // It began before the circuit opened.
@@ -298,7 +358,7 @@ impl Circuit {
                 };
                 inner.troubled_since = now;
                 self.open.add(1);
-                inner.failures
+                inner.window.failed()
             } else {
                 inner.level = inner.level.saturating_add(1);
                 0
@@ -325,7 +385,7 @@ impl Circuit {
         CircuitStatus {
             scope: self.scope.clone(),
             state: inner.state,
-            failures: inner.failures,
+            failures: inner.window.failed(),
             openings: inner.openings,
             retry_at: (inner.state == CircuitState::Open)
                 .then(|| self.retry_at.load(Ordering::Relaxed)),
@@ -340,7 +400,7 @@ impl Circuit {
 
     fn settle(&self, inner: &Inner) {
         let mood = match inner.state {
-            CircuitState::Closed if inner.failures == 0 => CALM,
+            CircuitState::Closed if inner.window.failed() == 0 => CALM,
             CircuitState::Closed | CircuitState::HalfOpen => TROUBLED,
             CircuitState::Open => OPEN,
         };
@@ -398,30 +458,59 @@ mod tests {
     fn open(circuit: &Circuit, now: u64) -> Duration {
         assert_eq!(fail(circuit, Admission::Go, now), None);
         assert_eq!(fail(circuit, Admission::Go, now), None);
-        fail(circuit, Admission::Go, now).expect("the third in a row")
+        fail(circuit, Admission::Go, now).expect("the third")
     }
 
     #[test]
-    fn failures_in_a_row_open_it_and_a_good_stream_begins_the_count_anew() {
+    fn failures_within_the_window_open_it_and_good_streams_do_not_hide_them() {
         let circuit = circuit();
-        for _ in 0..10 {
-            assert_eq!(fail(&circuit, Admission::Go, SOON), None);
+        for _ in 0..2 {
             assert_eq!(fail(&circuit, Admission::Go, SOON), None);
             assert!(!circuit.is_calm());
-            assert_eq!(circuit.admit(SOON), (Admission::Go, None));
-            assert_eq!(circuit.succeeded(Admission::Go, SOON), None);
-            assert!(circuit.is_calm());
+            for _ in 0..5 {
+                assert_eq!(circuit.admit(SOON), (Admission::Go, None));
+                assert_eq!(circuit.succeeded(Admission::Go, SOON), None);
+            }
         }
-        assert_eq!(open(&circuit, SOON), Duration::from_secs(1));
-        assert_eq!(circuit.admit(SOON + 999), (Admission::Refused, None));
+        let pause = fail(&circuit, Admission::Go, SOON + 9_000);
+        assert_eq!(pause, Some(Duration::from_secs(1)));
+        let opened = SOON + 9_000;
+        assert_eq!(circuit.admit(opened + 999), (Admission::Refused, None));
         // Streams that began before it opened do not matter any more.
-        assert_eq!(fail(&circuit, Admission::Go, SOON + 5), None);
-        assert_eq!(circuit.succeeded(Admission::Go, SOON + 5), None);
-        assert_eq!(circuit.admit(SOON + 999), (Admission::Refused, None));
+        assert_eq!(fail(&circuit, Admission::Go, opened + 5), None);
+        assert_eq!(circuit.succeeded(Admission::Go, opened + 5), None);
+        assert_eq!(circuit.admit(opened + 999), (Admission::Refused, None));
         let status = circuit.status();
         assert_eq!(status.state, CircuitState::Open);
-        assert_eq!(status.retry_at, Some(SOON + 1000));
+        assert_eq!(status.retry_at, Some(opened + 1000));
         assert_eq!(status.last_failure.as_deref(), Some("bad"));
+    }
+
+    #[test]
+    fn failures_that_are_few_among_good_streams_do_not_open_it() {
+        let circuit = circuit();
+        for _ in 0..100 {
+            for _ in 0..10 {
+                assert_eq!(circuit.succeeded(Admission::Go, SOON), None);
+            }
+            assert_eq!(fail(&circuit, Admission::Go, SOON), None);
+        }
+        assert_eq!(circuit.status().failures, 100);
+    }
+
+    #[test]
+    fn failures_leave_the_window_and_the_circuit_is_calm_again() {
+        let circuit = circuit();
+        let window = millis(WINDOW);
+        for turn in 0..10 {
+            let now = SOON + turn * window;
+            assert_eq!(fail(&circuit, Admission::Go, now), None);
+            assert_eq!(fail(&circuit, Admission::Go, now), None);
+            assert_eq!(circuit.status().failures, 2);
+        }
+        assert!(!circuit.is_calm());
+        circuit.succeeded(Admission::Go, SOON + 10 * window);
+        assert!(circuit.is_calm());
     }
 
     #[test]

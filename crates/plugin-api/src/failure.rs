@@ -49,10 +49,10 @@ impl Cause {
         }
     }
 
-    /// Whether it says something about the plugin's code, so that it counts towards opening its
-    /// circuit.
+    /// Whether such a failure costs the gateway more than its own request, so that it counts towards opening
+    /// the plugin's circuit.
     pub fn is_blamed(self) -> bool {
-        matches!(self, Self::Error | Self::Time | Self::Memory)
+        matches!(self, Self::Time | Self::Memory)
     }
 
     /// A number from 0, for tables.

@@ -26,7 +26,7 @@ pub enum CircuitOff {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct CircuitLimits {
-    /// So many streams in a row have to fail.
+    /// So many streams have to fail by time or memory within 10 seconds, and one in ten of all.
     #[schemars(range(min = 1, max = 1_000_000))]
     pub failures: u32,
     /// How long it is open at first, in milliseconds; each opening that follows soon doubles that.

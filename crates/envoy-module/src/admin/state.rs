@@ -103,7 +103,7 @@ pub(super) struct LastFailure {
 pub(super) struct Circuit {
     pub(super) scope: String,
     pub(super) state: &'static str,
-    pub(super) failures_in_a_row: u32,
+    pub(super) failures_in_window: u32,
     pub(super) openings: u64,
     pub(super) retry_at: Option<String>,
     pub(super) last_failure: Option<String>,
@@ -219,7 +219,7 @@ fn circuit(status: CircuitStatus) -> Circuit {
     Circuit {
         scope: status.scope,
         state: status.state.word(),
-        failures_in_a_row: status.failures,
+        failures_in_window: status.failures,
         openings: status.openings,
         retry_at: status.retry_at.map(unix_moment),
         last_failure: status.last_failure,

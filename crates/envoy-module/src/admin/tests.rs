@@ -63,7 +63,7 @@ fn state() -> State {
                 circuits: vec![Circuit {
                     scope: "project shop, route /cart".to_owned(),
                     state: "open",
-                    failures_in_a_row: 20,
+                    failures_in_window: 20,
                     openings: 1,
                     retry_at: Some("2026-11-21T09:00:08Z".to_owned()),
                     last_failure: Some("main.lua:3: no key".to_owned()),

@@ -150,11 +150,11 @@ fn failures(plugin: &Plugin) -> String {
 
 fn circuit(status: &Circuit) -> String {
     let mut text = format!(
-        "{} at {}, openings: {}, failures in a row: {}",
+        "{} at {}, openings: {}, failures within 10 s: {}",
         status.state,
         plain(&status.scope),
         status.openings,
-        status.failures_in_a_row
+        status.failures_in_window
     );
     if let Some(at) = &status.retry_at {
         // Writing to a string cannot fail.

@@ -215,11 +215,11 @@ return {
     },
     Route {
         name: "flapping",
-        what: "errors on all streams for some seconds, again and again: its circuit opens and closes",
+        what: "loops on all streams for some seconds, again and again: its circuit opens and closes",
         code: "return {
     version = 'v2',
     on_request_header = function()
-        if math.floor(envoy.nowms() / 1000) % 12 < 4 then error('not now') end
+        if math.floor(envoy.nowms() / 1000) % 12 < 4 then while true do end end
     end,
     on_response_header = function() envoy.resp.set_header('x-passed', 'yes') end,
 }",
@@ -228,7 +228,7 @@ return {
         expect: Expect::Counted,
         body: 0,
         connections: 2,
-        causes: &["error", "circuit"],
+        causes: &["time", "circuit"],
     },
 ];
 

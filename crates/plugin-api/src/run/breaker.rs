@@ -4,7 +4,7 @@
 use super::LinkState;
 use super::call::count;
 use crate::chain::Link;
-use crate::circuit::{Admission, CircuitChange};
+use crate::circuit::{Admission, CircuitChange, WINDOW};
 use crate::failure::{Cause, FailureAction, Fault};
 use crate::host::Host;
 use crate::stream::LogLevel;
@@ -39,11 +39,19 @@ fn ask<H: Host>(link: &Link, state: &mut LinkState, host: &mut H) -> bool {
 /// The link failed on this stream.
 #[cold]
 pub(super) fn failed<H: Host>(link: &Link, state: &mut LinkState, fault: &Fault, host: &mut H) {
-    if !fault.cause.is_blamed() || state.failed {
+    if state.failed {
+        return;
+    }
+    let admission = state.admission.unwrap_or(Admission::Go);
+    if !fault.cause.is_blamed() {
+        // An error says nothing about what the plugin costs: the stream counts as a good one.
+        if fault.cause == Cause::Error && !link.circuit.is_calm() {
+            state.failed = true;
+            succeeded(link, admission, host);
+        }
         return;
     }
     state.failed = true;
-    let admission = state.admission.unwrap_or(Admission::Go);
     let change = link
         .circuit
         .failed(admission, &fault.message, host.unix_millis());
@@ -85,7 +93,7 @@ fn tell<H: Host>(link: &Link, change: Option<CircuitChange>, host: &mut H) {
             let why = match failures {
                 0 => "a stream on trial failed".to_owned(),
                 1 => "a stream failed".to_owned(),
-                _ => format!("{failures} streams in a row failed"),
+                _ => format!("{failures} streams failed within {} s", WINDOW.as_secs()),
             };
             let policy = match link.failure_policy.action(Cause::Circuit) {
                 FailureAction::Open => "streams go on without it".to_owned(),

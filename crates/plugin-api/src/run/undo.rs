@@ -31,7 +31,7 @@ impl ChainRun {
     pub(super) fn undo<H: Host>(&mut self, link: usize, host: &mut H) {
         for direction in [Direction::Request, Direction::Response] {
             if let Some(journal) = self.take_journal(link, direction) {
-                self.undo_handler(link, direction, journal, host);
+                self.undo_handler(link, direction, &journal, host);
             }
         }
     }
@@ -40,7 +40,7 @@ impl ChainRun {
         &mut self,
         link: usize,
         direction: Direction,
-        journal: Journal,
+        journal: &Journal,
         host: &mut H,
     ) {
         for old in journal.parts.iter().rev() {

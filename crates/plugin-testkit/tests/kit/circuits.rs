@@ -35,6 +35,11 @@ struct Bench {
 impl Bench {
     /// A plugin that fails in `phase` while it is bad; its circuit opens after 3 streams.
     fn new(phase: Phase, finish: impl Fn(Build) -> Build) -> Self {
+        Self::failing_by(Cause::Time, phase, finish)
+    }
+
+    /// The same, with another cause of its failures.
+    fn failing_by(cause: Cause, phase: Phase, finish: impl Fn(Build) -> Build) -> Self {
         let (bad, calls) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicU64::new(0)));
         let mut metrics = MetricTable::new();
         let build = {
@@ -43,7 +48,7 @@ impl Bench {
                 calls.fetch_add(1, Ordering::Relaxed);
                 if call.phase == phase && bad.load(Ordering::Relaxed) {
                     return Err(Fault {
-                        cause: Cause::Time,
+                        cause,
                         message: "main.lua:3: too long".to_owned(),
                     });
                 }
@@ -153,15 +158,24 @@ fn failing_later_on_a_stream_counts_as_much() {
 }
 
 #[test]
-fn one_good_stream_in_between_keeps_it_closed() {
-    let mut bench = Bench::new(Phase::ResponseHeaders, |build| build);
-    for _ in 0..10 {
-        for bad in [true, true, false] {
-            bench.bad.store(bad, Ordering::Relaxed);
-            let expected = if bad { "500" } else { "200" };
-            assert_eq!(bench.status(0), expected);
-        }
+fn good_streams_in_between_do_not_hide_failures() {
+    let mut bench = Bench::new(Phase::RequestHeaders, |build| build);
+    for bad in [true, false, true, false, true] {
+        bench.bad.store(bad, Ordering::Relaxed);
+        bench.stream(0);
     }
+    assert_eq!((bench.opened, bench.open), (1, 1));
+}
+
+#[test]
+fn errors_of_single_requests_never_open_it() {
+    let mut bench = Bench::failing_by(Cause::Error, Phase::RequestHeaders, |build| build);
+    for _ in 0..100 {
+        let (status, details) = bench.stream(0);
+        assert_eq!((&*status, &*details), ("500", "outrider.shaky.error"));
+    }
+    bench.bad.store(false, Ordering::Relaxed);
+    assert_eq!(bench.status(0), "200");
     assert_eq!((bench.opened, bench.open, bench.refused), (0, 0, 0));
     assert_eq!(bench.log, [""; 0]);
 }
