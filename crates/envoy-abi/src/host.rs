@@ -2,14 +2,14 @@
 
 use std::cell::RefCell;
 use std::ptr;
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use outrider_plugin_api::{
-    Attribute, AttributeKind, BodyBuffer, CalloutFailure, CalloutId, CalloutRequest, Direction,
-    Fault, FilterStateError, FilterStateKind, HeaderMap, Host, HttpStreamId, HttpStreamRequest,
-    Link, LogLevel, MetadataSource, MetadataTree, MetricId, MetricKind, OverrideHostFallback,
-    Phase, Scalar, Timing, WakeId,
+    Attribute, AttributeKind, BodyBuffer, CalloutFailure, CalloutId, CalloutRequest, Chain,
+    Direction, Fault, FilterStateError, FilterStateKind, HeaderMap, Host, HttpStreamId,
+    HttpStreamRequest, Link, LogLevel, MetadataSource, MetadataTree, MetricId, MetricKind,
+    OverrideHostFallback, Phase, Scalar, Timing, WakeId,
 };
 use smallvec::SmallVec;
 
@@ -689,6 +689,21 @@ impl Host for EnvoyHost<'_> {
     fn clear_route_cache(&mut self) {
         // SAFETY: the filter is alive during its hook.
         unsafe { (self.callbacks.http_clear_route_cache)(self.filter) }
+    }
+
+    fn route_chain(&self) -> Option<Arc<Chain>> {
+        if !self.config.may_have_routes() {
+            return None;
+        }
+        // SAFETY: the filter is alive during its hook. Envoy chooses the route to answer.
+        let route = unsafe { (self.callbacks.get_most_specific_route_config)(self.filter) };
+        // SAFETY: not null, it is a pointer that the hook `per_route_config_new` returned; Envoy
+        // keeps the route's configuration for as long as the stream has the route.
+        let route = unsafe { route.cast::<crate::module::RouteConfig>().as_ref() };
+        let is_matched = route.is_some()
+            || self.attribute(Attribute::XdsRouteName).is_some()
+            || self.attribute(Attribute::XdsClusterName).is_some();
+        is_matched.then(|| self.config.chain(route))
     }
 
     fn start_callout(&mut self, request: &CalloutRequest<'_>) -> Result<CalloutId, CalloutFailure> {

@@ -6,7 +6,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
-use outrider_plugin_api::Chain;
+use outrider_plugin_api::{Chain, Link};
 use outrider_plugin_formats::RouteConfig;
 
 use crate::document::Refusal;
@@ -67,20 +67,32 @@ impl Route {
         }
     }
 
+    /// The project of the scope, as the renderer writes it: `project shop, route /cart`.
+    fn project(&self) -> &str {
+        let scope = self.scope();
+        scope
+            .split_once(", route ")
+            .map_or(scope, |(project, _)| project)
+    }
+
+    fn chain_of(&self, links: Vec<Link>) -> Arc<Chain> {
+        Arc::new(Chain::new(links).of_project(self.project()))
+    }
+
     /// Makes the route's chain in a generation.
     pub(crate) fn resolve(&self, core: &Core) -> Resolved {
         let (links, refusals) = core.links(self.scope(), &self.document.plugins);
         // A vector of chains is valid whatever panicked while it was locked.
         let mut chains = self.chains.write().unwrap_or_else(PoisonError::into_inner);
         if refusals.is_empty() {
-            chains.push((core.id, Arc::new(Chain::new(links))));
+            chains.push((core.id, self.chain_of(links)));
             return Resolved::New;
         }
         if let Some(newest) = chains.last().map(|(_, newest)| Arc::clone(newest)) {
             chains.push((core.id, newest));
             Resolved::KeepsOld(refusals)
         } else {
-            chains.push((core.id, Arc::new(Chain::new(links))));
+            chains.push((core.id, self.chain_of(links)));
             Resolved::Broken(refusals)
         }
     }
@@ -106,8 +118,6 @@ impl Route {
         // Cannot happen while every route is resolved in every generation that lives; if it does, the
         // stream still gets the right chain, at a cost.
         drop(chains);
-        Arc::new(Chain::new(
-            core.links(self.scope(), &self.document.plugins).0,
-        ))
+        self.chain_of(core.links(self.scope(), &self.document.plugins).0)
     }
 }

@@ -72,6 +72,7 @@ pub struct Chain {
     request: Handled,
     response: Handled,
     log: bool,
+    project: Option<Arc<str>>,
 }
 
 /// What at least one link of a chain handles of a direction.
@@ -103,7 +104,20 @@ impl Chain {
             response: Handled::of(&links, Direction::Response),
             log: links.iter().any(|link| link.interest.log),
             links: links.into_boxed_slice(),
+            project: None,
         }
+    }
+
+    /// The same chain, as that of a project's routes.
+    #[must_use]
+    pub fn of_project(mut self, project: &str) -> Self {
+        self.project = Some(project.into());
+        self
+    }
+
+    /// Returns the project whose routes have this chain, or `None` for the gateway's own chain.
+    pub fn project(&self) -> Option<&Arc<str>> {
+        self.project.as_ref()
     }
 
     fn handled(&self, direction: Direction) -> Handled {

@@ -4,7 +4,7 @@ use crate::attribute::Attribute;
 use crate::callout::{
     CalloutFailure, CalloutId, CalloutRequest, HttpStreamId, HttpStreamRequest, WakeId,
 };
-use crate::chain::Link;
+use crate::chain::{Chain, Link};
 use crate::failure::Fault;
 use crate::metadata::{MetadataSource, MetadataTree};
 use crate::metric::MetricId;
@@ -12,6 +12,7 @@ use crate::phase::{Direction, HeaderMap, Phase};
 use crate::stream::{
     FilterStateError, FilterStateKind, LogLevel, OverrideHostFallback, Scalar, Timing,
 };
+use std::sync::Arc;
 use std::time::Duration;
 
 /// The two places where the proxy keeps bytes of a body.
@@ -89,6 +90,9 @@ pub trait Host {
     fn response_code(&self) -> Option<u16>;
     /// Called only while the chain holds the request headers: an answer to the plugin is the chain's.
     fn clear_route_cache(&mut self);
+    /// Returns the chain of the route that the request matches now, or `None` if it matches none. Asked only
+    /// while the chain holds the request headers, after `clear_route_cache`.
+    fn route_chain(&self) -> Option<Arc<Chain>>;
     /// As `clear_route_cache`. `false`: it is no address.
     fn set_upstream_override_host(&mut self, host: &[u8], otherwise: OverrideHostFallback) -> bool;
     fn start_callout(&mut self, request: &CalloutRequest<'_>) -> Result<CalloutId, CalloutFailure>;

@@ -66,6 +66,8 @@ pub(crate) struct Changes {
     pub(crate) lengths: [bool; 2],
     /// The response has another status than it came with.
     pub(crate) status: bool,
+    /// The link that had the route chosen anew, until the new one is checked.
+    pub(crate) rerouted_by: Option<usize>,
     /// Bytes that were added to headers and trailers.
     pub(crate) header_bytes: usize,
 }
@@ -788,6 +790,7 @@ impl<H: Host> Stream for View<'_, H> {
             if let Some(journal) = &mut self.journal {
                 journal.routed = true;
             }
+            self.changes.rerouted_by = Some(self.link);
             self.host.clear_route_cache();
         }
         self.may_route

@@ -7,13 +7,14 @@
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 use std::time::Duration;
 
 use outrider_plugin_api::{
-    Attribute, BodyBuffer, CalloutFailure, CalloutId, CalloutRequest, Cause, Direction, Fault,
-    FilterStateError, FilterStateKind, HeaderMap, Host, HttpStreamId, HttpStreamRequest, Link,
-    LogLevel, MetadataSource, MetadataTree, MetricId, OverrideHostFallback, Phase, Scalar, Timing,
-    WakeId,
+    Attribute, BodyBuffer, CalloutFailure, CalloutId, CalloutRequest, Cause, Chain, Direction,
+    Fault, FilterStateError, FilterStateKind, HeaderMap, Host, HttpStreamId, HttpStreamRequest,
+    Link, LogLevel, MetadataSource, MetadataTree, MetricId, OverrideHostFallback, Phase, Scalar,
+    Timing, WakeId,
 };
 
 use crate::clock;
@@ -618,6 +619,11 @@ impl Host for ScriptedHost {
 
     fn clear_route_cache(&mut self) {
         self.route_cache_clearings += 1;
+    }
+
+    /// There is but one route.
+    fn route_chain(&self) -> Option<Arc<Chain>> {
+        None
     }
 
     fn start_callout(&mut self, request: &CalloutRequest<'_>) -> Result<CalloutId, CalloutFailure> {

@@ -554,7 +554,7 @@ fn too_late(what: &str) -> Fault {
 }
 
 /// Says that a link failed, and counts it.
-fn report<H: Host>(link: &Link, phase: Phase, fault: &Fault, host: &mut H) {
+pub(super) fn report<H: Host>(link: &Link, phase: Phase, fault: &Fault, host: &mut H) {
     host.report_fault(link, phase, fault);
     let errors = link.metrics.errors.get(fault.cause.index());
     count(host, errors.copied().flatten());

@@ -2,9 +2,12 @@
 //! true, or the header that lies is dropped, before anything behind the link sees them.
 
 use super::ChainRun;
+use super::call::report;
+use crate::failure::{Cause, Fault};
 use crate::framing;
 use crate::host::Host;
-use crate::phase::{Direction, HeaderMap};
+use crate::phase::{Direction, HeaderMap, Phase};
+use crate::plugin::Reply;
 use crate::view::{Window, replace_in_host, side};
 
 impl ChainRun {
@@ -18,6 +21,9 @@ impl ChainRun {
     ) {
         self.flow_mut(direction).cursor = position + 1;
         let [request, response] = self.changes.lengths;
+        if self.changes.rerouted_by.is_some() && direction == Direction::Request {
+            self.check_route(host);
+        }
         if request || response || self.changes.status {
             self.settle_headers(direction, host);
         }
@@ -61,6 +67,34 @@ impl ChainRun {
                 host.remove_header(map, b"content-length");
             }
         }
+    }
+
+    /// A plugin had the route chosen anew: a request that would go to another project, whose plugins have not
+    /// seen it, ends here.
+    #[cold]
+    fn check_route<H: Host>(&mut self, host: &mut H) {
+        let Some(index) = self.changes.rerouted_by.take() else {
+            return;
+        };
+        let stays = host
+            .route_chain()
+            .is_none_or(|chain| chain.project() == self.chain.project());
+        let Some(link) = self.chain.links().get(index).filter(|_| !stays) else {
+            return;
+        };
+        let fault = Fault {
+            cause: Cause::Error,
+            message: "the request would leave its project, whose plugins have seen it, for a route of another \
+                      one: keep `:authority` and `:path` within the project"
+                .into(),
+        };
+        report(link, Phase::RequestHeaders, &fault, host);
+        let reply = Reply {
+            status: 403,
+            details: format!("outrider.{}.left_project", link.name),
+            ..Reply::default()
+        };
+        self.reply(Direction::Request, index, reply);
     }
 
     /// A plugin changed the response's status: one without a body has none, and no length.

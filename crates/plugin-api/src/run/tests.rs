@@ -2,6 +2,7 @@
 
 mod framing;
 mod host;
+mod routes;
 mod share;
 mod undo;
 #[expect(dead_code, reason = "the parts that only later tests use")]

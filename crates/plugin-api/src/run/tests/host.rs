@@ -2,10 +2,11 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::{
-    Attribute, BodyBuffer, CalloutFailure, CalloutId, CalloutRequest, Direction, Fault,
+    Attribute, BodyBuffer, CalloutFailure, CalloutId, CalloutRequest, Chain, Direction, Fault,
     FilterStateError, FilterStateKind, HeaderMap, Host, HttpStreamId, HttpStreamRequest, Link,
     LogLevel, MetadataSource, MetadataTree, MetricId, OverrideHostFallback, OwnedHeaders, Phase,
     Scalar, Timing, WakeId,
@@ -36,6 +37,8 @@ pub(super) struct FakeHost {
     pub(super) nanos: u64,
     pub(super) attributes: BTreeMap<Attribute, String>,
     pub(super) routed: usize,
+    /// The chain of the route that the request matches after the route was chosen anew.
+    pub(super) route: Option<Arc<Chain>>,
     pub(super) next: u64,
 }
 
@@ -242,6 +245,10 @@ impl Host for FakeHost {
 
     fn clear_route_cache(&mut self) {
         self.routed += 1;
+    }
+
+    fn route_chain(&self) -> Option<Arc<Chain>> {
+        self.route.clone()
     }
 
     fn set_upstream_override_host(&mut self, _: &[u8], _: OverrideHostFallback) -> bool {
