@@ -218,6 +218,74 @@ impl LuaConfigured {
         self.conclude(&mut held, paused.thread, call, outcome, slot, stream)
     }
 
+    /// Starts a phase's handler on the worker's VM, which is ready.
+    fn start(
+        &self,
+        held: &mut Held,
+        call: Call,
+        slot: &mut Slot,
+        stream: &mut dyn Stream,
+    ) -> Result<Decision, Fault> {
+        let Some(vm) = &mut held.vm else {
+            return Err(unavailable(NO_VM));
+        };
+        if vm.state.streams().look_up(*slot) == Lookup::Lost {
+            return Err(unavailable(LOST));
+        }
+        let thread = match vm.thread() {
+            Ok(thread) => thread,
+            Err(error) => return Err(self.failed(held, error, stream)),
+        };
+        let context = Context {
+            stream: &mut *stream,
+            wake: None,
+            phase: call.phase,
+            end_of_stream: call.end_of_stream,
+            config: self.documents.id,
+            slot: *slot,
+            budget: self.core.time_budget,
+            background: false,
+        };
+        let number = handler_number(call.phase);
+        let outcome = match vm.state.start(&thread, number, context) {
+            Started::Returned(state) => {
+                *slot = state;
+                vm.reuse(thread);
+                vm.state.tidy();
+                return Ok(Decision::Continue);
+            }
+            Started::Left(outcome) => outcome,
+        };
+        self.conclude(held, thread, call, outcome, slot, stream)
+    }
+
+    /// Calls the body handler of a message that has no body, as Rider does, when its headers handler is done:
+    /// a plugin that checks bodies must not be passed by leaving the body out. `call` and `decision` are the
+    /// headers handler's.
+    #[inline]
+    fn call_without_body(
+        &self,
+        held: &mut Held,
+        call: Call,
+        decision: Decision,
+        slot: &mut Slot,
+        stream: &mut dyn Stream,
+    ) -> Result<Decision, Fault> {
+        let direction = call.phase.direction();
+        let call = Call {
+            phase: Phase::body(direction),
+            end_of_stream: call.end_of_stream && call.phase == Phase::headers(direction),
+        };
+        if !call.end_of_stream
+            || decision != Decision::Continue
+            || self.core.streams_on
+            || !self.core.has_handler(handler_number(call.phase))
+        {
+            return Ok(decision);
+        }
+        self.start(held, call, slot, stream)
+    }
+
     /// Has the worker's VM hold this configuration.
     #[inline]
     fn ready(&self, held: &mut Held, stream: &dyn Stream) -> Result<(), Fault> {
@@ -327,37 +395,8 @@ impl ConfiguredPlugin for LuaConfigured {
             .worker(stream.worker())
             .ok_or_else(|| unavailable(BUSY))?;
         self.ready(&mut held, stream)?;
-        let Some(vm) = &mut held.vm else {
-            return Err(unavailable(NO_VM));
-        };
-        if vm.state.streams().look_up(*slot) == Lookup::Lost {
-            return Err(unavailable(LOST));
-        }
-        let thread = match vm.thread() {
-            Ok(thread) => thread,
-            Err(error) => return Err(self.failed(&mut held, error, stream)),
-        };
-        let context = Context {
-            stream: &mut *stream,
-            wake: None,
-            phase: call.phase,
-            end_of_stream: call.end_of_stream,
-            config: self.documents.id,
-            slot: *slot,
-            budget: self.core.time_budget,
-            background: false,
-        };
-        let number = handler_number(call.phase);
-        let outcome = match vm.state.start(&thread, number, context) {
-            Started::Returned(state) => {
-                *slot = state;
-                vm.reuse(thread);
-                vm.state.tidy();
-                return Ok(Decision::Continue);
-            }
-            Started::Left(outcome) => outcome,
-        };
-        self.conclude(&mut held, thread, call, outcome, slot, stream)
+        let decision = self.start(&mut held, call, slot, stream)?;
+        self.call_without_body(&mut held, call, decision, slot, stream)
     }
 
     fn resume(
@@ -404,6 +443,7 @@ impl ConfiguredPlugin for LuaConfigured {
             pause(vm, slot, thread, call, wait)?;
             return Ok(Decision::Pause(pause_again));
         }
+        let message = paused.call();
         // With the whole body its end has come.
         let call = Call {
             phase: paused.phase,
@@ -420,7 +460,8 @@ impl ConfiguredPlugin for LuaConfigured {
             background: false,
         };
         let outcome = vm.resume(&paused.thread, &wake, context);
-        self.conclude(&mut held, paused.thread, call, outcome, slot, stream)
+        let decision = self.conclude(&mut held, paused.thread, call, outcome, slot, stream)?;
+        self.call_without_body(&mut held, message, decision, slot, stream)
     }
 
     fn waits_in(

@@ -12,7 +12,9 @@
 #![expect(unsafe_code, reason = "LuaJIT is a C library")]
 
 mod call;
+mod chunks;
 mod functions;
+mod hooks;
 mod memory;
 mod priority;
 mod state;

@@ -318,6 +318,11 @@ impl Core {
         }
     }
 
+    /// Whether the plugin has a handler with this number.
+    pub(crate) fn has_handler(&self, number: usize) -> bool {
+        self.handler_places.contains_key(&number)
+    }
+
     /// Where a handler begins, for errors that name no place.
     pub(crate) fn handler_place(&self, number: usize) -> &str {
         self.handler_places.get(&number).map_or("", String::as_str)

@@ -10,13 +10,14 @@ mod overrun;
 
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use mlua_sys::{LUA_OK, LUA_REGISTRYINDEX, LUA_YIELD, lua_State};
 use outrider_plugin_api::{Metrics, Phase, Slot, Stream, Wake};
 
 use super::call::{CallState, Pending};
+use super::hooks;
 use super::memory::Memory;
 use super::watch::Watch;
 use crate::shared::Shared;
@@ -50,16 +51,23 @@ const ENTRIES: usize = 8;
 /// The handler table and seven handlers.
 const HANDLERS: usize = 8;
 
-/// A coroutine that the host runs. While it is free, the handler table and the handlers lie on its
-/// stack. It is given back with [`State::release`].
+/// A coroutine that the host runs, by its place in its VM: to another VM it means nothing. While it is free, the
+/// handler table and the handlers lie on its stack. It is given back with [`State::release`].
 #[derive(Debug)]
 pub(crate) struct Thread {
+    vm: u64,
+    place: usize,
+}
+
+/// A coroutine that lives in a VM.
+#[derive(Debug, Clone, Copy)]
+struct Coroutine {
     lua: *mut lua_State,
     reference: c_int,
 }
 
-// SAFETY: a thread is bound to its VM, which is used by one thread of the process at a time.
-unsafe impl Send for Thread {}
+/// Gives each VM of the process a number of its own.
+static NEXT_VM: AtomicU64 = AtomicU64::new(1);
 
 /// How a run ended.
 #[derive(Debug)]
@@ -118,6 +126,11 @@ pub(crate) struct State {
     call: *mut CallState,
     memory: Box<Memory>,
     watch: Arc<Watch>,
+    /// The VM's own number.
+    id: u64,
+    /// Coroutines by place.
+    coroutines: Vec<Option<Coroutine>>,
+    free_places: Vec<usize>,
     entries: [c_int; ENTRIES],
     handlers: [c_int; HANDLERS],
     collected: usize,
@@ -151,6 +164,10 @@ impl State {
             kind: LuaErrorKind::Memory,
             message: format!("the memory budget of {memory_budget} bytes does not hold a Lua VM"),
         };
+        hooks::check_compiled_loops().map_err(|message| LuaError {
+            kind: LuaErrorKind::Error,
+            message: message.to_owned(),
+        })?;
         // SAFETY: makes a VM, or answers null.
         let lua = unsafe { mlua_sys::luaL_newstate() };
         if lua.is_null() {
@@ -166,6 +183,9 @@ impl State {
             call,
             memory,
             watch,
+            id: NEXT_VM.fetch_add(1, Ordering::Relaxed),
+            coroutines: Vec::new(),
+            free_places: Vec::new(),
             entries: [0; ENTRIES],
             handlers: [0; HANDLERS],
             collected: 0,
@@ -198,14 +218,23 @@ impl State {
         Ok(state)
     }
 
-    #[expect(
-        clippy::mut_from_ref,
-        reason = "the box is behind a raw pointer, as Lua holds it too"
-    )]
-    fn call_state(&self) -> &mut CallState {
-        // SAFETY: the pointer is live until `drop`. Borrows made here are short and never overlap a
-        // run of the VM, during which FFI functions make theirs; `&mut self` methods keep them apart.
+    fn call_state(&mut self) -> &mut CallState {
+        // SAFETY: the pointer is live until `drop`. The borrow is of the whole state, so it ends before the VM
+        // runs, during which FFI functions make theirs.
         unsafe { &mut *self.call }
+    }
+
+    fn shared(&self) -> &Shared {
+        // SAFETY: as above; whoever may change the call's state needs `&mut self`.
+        unsafe { &(*self.call).shared }
+    }
+
+    /// The coroutine that a thread stands for; `None` if it is another VM's, or was given back.
+    fn coroutine(&self, thread: &Thread) -> Option<Coroutine> {
+        if thread.vm != self.id {
+            return None;
+        }
+        self.coroutines.get(thread.place).copied().flatten()
     }
 
     /// The bytes that the VM has allocated, for other threads to look at.
@@ -227,6 +256,9 @@ impl State {
         metrics: Option<&mut dyn Metrics>,
         budget: Duration,
     ) -> Result<Vec<(i32, String)>, LuaError> {
+        if self.unusable.is_some() {
+            return Err(self.error(true, String::new()));
+        }
         let lua = self.lua;
         let call = self.call_state();
         call.arguments = texts;
@@ -250,13 +282,12 @@ impl State {
             }
             mlua_sys::lua_pcall(lua, count(numbers.len()), results, 0)
         };
-        let over = self.watch.end();
-        self.note_overrun(over);
+        let in_time = self.end_call();
         let call = self.call_state();
         call.clear();
         let results = std::mem::take(&mut call.results);
         let failed = status != LUA_OK;
-        if failed || over.is_err() || self.memory.refused() {
+        if failed || !in_time || self.memory.refused() {
             let message = if failed {
                 self.take_error(lua)
             } else {
@@ -264,7 +295,7 @@ impl State {
             };
             // SAFETY: empties the main thread's stack; does not allocate.
             unsafe { mlua_sys::lua_settop(lua, 0) };
-            return Err(self.error(over.is_err(), message));
+            return Err(self.error(!in_time, message));
         }
         if entry == Entry::LoadPlugin {
             for reference in self.handlers.iter().rev() {
@@ -293,21 +324,30 @@ impl State {
     /// # Errors
     /// The memory budget is used up.
     pub(crate) fn thread(&mut self) -> Result<Thread, LuaError> {
-        let mut thread = Thread {
+        let mut coroutine = Coroutine {
             lua: std::ptr::null_mut(),
             reference: 0,
         };
-        // SAFETY: a protected call; `thread` lives until it returns, and is plain data.
+        // SAFETY: a protected call; `coroutine` lives until it returns, and is plain data.
         let status = unsafe {
-            mlua_sys::lua_cpcall(self.lua, new_thread, (&raw mut thread).cast::<c_void>())
+            mlua_sys::lua_cpcall(
+                self.lua,
+                new_coroutine,
+                (&raw mut coroutine).cast::<c_void>(),
+            )
         };
         if status == LUA_OK {
             for reference in self.handlers {
                 // SAFETY: a new thread's stack has room for 20 values; reading the registry does not
                 // allocate.
-                unsafe { mlua_sys::lua_rawgeti_(thread.lua, LUA_REGISTRYINDEX, reference) };
+                unsafe { mlua_sys::lua_rawgeti_(coroutine.lua, LUA_REGISTRYINDEX, reference) };
             }
-            return Ok(thread);
+            let place = self.free_places.pop().unwrap_or(self.coroutines.len());
+            match self.coroutines.get_mut(place) {
+                Some(free) => *free = Some(coroutine),
+                None => self.coroutines.push(Some(coroutine)),
+            }
+            return Ok(Thread { vm: self.id, place });
         }
         let message = self.take_error(self.lua);
         Err(self.error(false, message))
@@ -319,9 +359,15 @@ impl State {
         reason = "the thread is gone afterwards"
     )]
     pub(crate) fn release(&mut self, thread: Thread) {
-        // SAFETY: the reference is the thread's own, and freeing it writes places in the registry
-        // that are there.
-        unsafe { mlua_sys::luaL_unref(self.lua, LUA_REGISTRYINDEX, thread.reference) };
+        if let Some(coroutine) = self.coroutine(&thread) {
+            // SAFETY: the reference is the coroutine's own, and freeing it writes places in the registry
+            // that are there.
+            unsafe { mlua_sys::luaL_unref(self.lua, LUA_REGISTRYINDEX, coroutine.reference) };
+            if let Some(place) = self.coroutines.get_mut(thread.place) {
+                *place = None;
+                self.free_places.push(thread.place);
+            }
+        }
     }
 
     /// Starts a handler on a free thread.
@@ -331,44 +377,51 @@ impl State {
         handler: usize,
         context: Context<'_, '_>,
     ) -> Started {
+        let Some(coroutine) = self.coroutine(thread) else {
+            return Started::Left(no_coroutine(&context));
+        };
         // SAFETY: a free thread's stack holds the handler table and the handlers, and has room;
         // pushing copies of them and a truth value does not allocate.
         unsafe {
-            mlua_sys::lua_pushvalue(thread.lua, count(handler + 1));
-            mlua_sys::lua_pushvalue(thread.lua, 1);
-            mlua_sys::lua_pushboolean(thread.lua, c_int::from(context.end_of_stream));
+            mlua_sys::lua_pushvalue(coroutine.lua, count(handler + 1));
+            mlua_sys::lua_pushvalue(coroutine.lua, 1);
+            mlua_sys::lua_pushboolean(coroutine.lua, c_int::from(context.end_of_stream));
         }
-        let ran = self.go(thread, 2, context);
+        let ran = self.go(coroutine, 2, context);
+        let refused = self.memory.refused();
         let call = self.call_state();
         if ran.status == LUA_OK
             && ran.in_time
             && matches!(call.pending, Pending::Nothing)
-            && !self.memory.refused()
+            && !refused
         {
             // SAFETY: drops what was returned; does not allocate.
-            unsafe { mlua_sys::lua_settop(thread.lua, count(HANDLERS)) };
+            unsafe { mlua_sys::lua_settop(coroutine.lua, count(HANDLERS)) };
             return Started::Returned(call.slot);
         }
-        Started::Left(self.outcome(thread, &ran))
+        Started::Left(self.outcome(coroutine, &ran))
     }
 
     /// Starts the function of the timer that woke the plugin on a free thread.
     pub(crate) fn start_timer(&mut self, thread: &Thread, context: Context<'_, '_>) -> Outcome {
+        let Some(coroutine) = self.coroutine(thread) else {
+            return no_coroutine(&context);
+        };
         let entry = self.entries.get(Entry::Timer as usize);
         let reference = entry.copied().unwrap_or_default();
         // SAFETY: a free thread's stack is empty and has room; reading the registry does not allocate.
-        unsafe { mlua_sys::lua_rawgeti_(thread.lua, LUA_REGISTRYINDEX, reference) };
-        self.run(thread, 0, context)
+        unsafe { mlua_sys::lua_rawgeti_(coroutine.lua, LUA_REGISTRYINDEX, reference) };
+        let ran = self.go(coroutine, 0, context);
+        self.outcome(coroutine, &ran)
     }
 
     /// Goes on with a handler that yielded.
     pub(crate) fn resume(&mut self, thread: &Thread, context: Context<'_, '_>) -> Outcome {
-        self.run(thread, 0, context)
-    }
-
-    fn run(&mut self, thread: &Thread, arguments: c_int, context: Context<'_, '_>) -> Outcome {
-        let ran = self.go(thread, arguments, context);
-        self.outcome(thread, &ran)
+        let Some(coroutine) = self.coroutine(thread) else {
+            return no_coroutine(&context);
+        };
+        let ran = self.go(coroutine, 0, context);
+        self.outcome(coroutine, &ran)
     }
 
     /// Runs Lua.
@@ -377,7 +430,7 @@ impl State {
         clippy::needless_pass_by_value,
         reason = "its borrows end with the run"
     )]
-    fn go(&mut self, thread: &Thread, arguments: c_int, context: Context<'_, '_>) -> Ran {
+    fn go(&mut self, coroutine: Coroutine, arguments: c_int, context: Context<'_, '_>) -> Ran {
         let call = self.call_state();
         // SAFETY: `clear` below, before the borrows in `context` end.
         unsafe {
@@ -389,13 +442,20 @@ impl State {
         }
         call.slot = context.slot;
         call.pending = Pending::Nothing;
+        if self.unusable.is_some() {
+            let call = self.call_state();
+            call.clear();
+            return Ran {
+                status: LUA_OK,
+                in_time: false,
+                wake_taken: false,
+            };
+        }
         self.watch.begin(context.budget);
         // SAFETY: the thread is free with a function and its arguments on its stack, or it yielded;
         // resuming is itself a protected call.
-        let status = unsafe { mlua_sys::lua_resume_(thread.lua, arguments) };
-        let over = self.watch.end();
-        let in_time = over.is_ok();
-        self.note_overrun(over);
+        let status = unsafe { mlua_sys::lua_resume_(coroutine.lua, arguments) };
+        let in_time = self.end_call();
         let call = self.call_state();
         let wake_taken = call.wake.is_none();
         call.clear();
@@ -406,8 +466,18 @@ impl State {
         }
     }
 
+    /// Ends a call of the time budget, and returns whether it was in time. After a call that a hook has ended,
+    /// checks that the next one can be ended likewise.
+    #[inline]
+    fn end_call(&mut self) -> bool {
+        let over = self.watch.end();
+        let in_time = over.is_ok();
+        self.note_overrun(over);
+        in_time
+    }
+
     /// What a run left, and how it ended.
-    fn outcome(&mut self, thread: &Thread, ran: &Ran) -> Outcome {
+    fn outcome(&mut self, coroutine: Coroutine, ran: &Ran) -> Outcome {
         let call = self.call_state();
         let pending = std::mem::take(&mut call.pending);
         let slot = call.slot;
@@ -416,10 +486,10 @@ impl State {
             let mut message = if ended {
                 String::new()
             } else {
-                self.take_error(thread.lua)
+                self.take_error(coroutine.lua)
             };
             if place_of(&message).is_empty()
-                && let Some(place) = self.place(thread)
+                && let Some(place) = self.place(coroutine)
             {
                 message = format!("{place}{message}");
             }
@@ -432,7 +502,7 @@ impl State {
                 (Step::Yielded, 0)
             };
             // SAFETY: drops what was returned or yielded; does not allocate.
-            unsafe { mlua_sys::lua_settop(thread.lua, count(kept)) };
+            unsafe { mlua_sys::lua_settop(coroutine.lua, count(kept)) };
             step
         };
         Outcome {
@@ -473,13 +543,27 @@ fn count(length: usize) -> c_int {
     c_int::try_from(length).unwrap_or(c_int::MAX)
 }
 
-/// Makes a thread and anchors it in the registry.
-unsafe extern "C-unwind" fn new_thread(lua: *mut lua_State) -> c_int {
-    // SAFETY: as `boot`, with a `Thread`.
+/// What comes of a thread that is not of this VM.
+#[cold]
+fn no_coroutine(context: &Context<'_, '_>) -> Outcome {
+    Outcome {
+        step: Step::Failed(LuaError {
+            kind: LuaErrorKind::Error,
+            message: "the coroutine is gone with its VM".to_owned(),
+        }),
+        pending: Pending::Nothing,
+        slot: context.slot,
+        wake_taken: false,
+    }
+}
+
+/// Makes a coroutine and anchors it in the registry.
+unsafe extern "C-unwind" fn new_coroutine(lua: *mut lua_State) -> c_int {
+    // SAFETY: as `boot`, with a `Coroutine`.
     unsafe {
-        let thread = mlua_sys::lua_touserdata(lua, 1).cast::<Thread>();
-        (*thread).lua = mlua_sys::lua_newthread(lua);
-        (*thread).reference = mlua_sys::luaL_ref(lua, LUA_REGISTRYINDEX);
+        let coroutine = mlua_sys::lua_touserdata(lua, 1).cast::<Coroutine>();
+        (*coroutine).lua = mlua_sys::lua_newthread(lua);
+        (*coroutine).reference = mlua_sys::luaL_ref(lua, LUA_REGISTRYINDEX);
     }
     0
 }

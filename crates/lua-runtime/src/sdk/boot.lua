@@ -1,6 +1,6 @@
 -- Puts the SDK together. Runs once per VM, before the plugin. What it returns are the functions that
 -- the host calls, in the order of `Entry` in state.rs; the plugin reaches none of them.
-local sources, declaration, call_address, host_address, seed, memory_budget = ...
+local sources, declaration, call_address, host_address, seed, memory_budget, load_text = ...
 
 local core = sources["=sdk/core.lua"](declaration, call_address, host_address, memory_budget)
 local json = sources["=sdk/json.lua"](core)
@@ -26,7 +26,7 @@ json.publish(envoy)
 config.publish(envoy)
 
 local strings = sources["=sdk/strings.lua"](core)
-local sandbox = sources["=sdk/sandbox.lua"](core, wait, envoy, strings)
+local sandbox = sources["=sdk/sandbox.lua"](core, wait, envoy, strings, load_text)
 
 -- Made only for plugins that need it.
 local filter
@@ -39,7 +39,6 @@ local function envoy_filter()
         sources["=sdk/envoy_filter_calls.lua"](core, wait, filter))
     return filter
 end
-local plugin = sources["=sdk/plugin.lua"](core, body, config, metric, sandbox, envoy_filter)
 
 -- There in tests only.
 local trace = sources["=sdk/trace.lua"]
@@ -50,13 +49,35 @@ end
 math.randomseed(seed)
 local traceback, collect = debug.traceback, collectgarbage
 
--- Nothing of the plugin sees these globals; without them, nothing that goes wrong there can use them.
-for _, name in ipairs({
-    "io", "os", "package", "require", "debug", "ffi", "jit", "module", "newproxy", "dofile",
-    "loadfile", "load", "loadstring", "getfenv", "setfenv", "gcinfo", "collectgarbage",
-}) do
-    _G[name] = nil
+-- LuaJIT's own globals and libraries. They are emptied before the first line of the plugin runs: a way to
+-- them that the sandbox might leave open leads to empty tables. The SDK keeps the functions that it uses in
+-- local variables.
+local globals, registry = _G, debug.getregistry()
+local next, rawset, type, setmetatable, error = next, rawset, type, setmetatable, error
+
+local function empty(emptied)
+    for name, value in next, emptied do
+        rawset(emptied, name, nil)
+        if type(value) == "table" then
+            empty(value)
+        end
+    end
 end
+
+local function refuse_global(_, name)
+    error("the SDK has no global " .. name)
+end
+
+local function seal()
+    local loaded, preload = registry._LOADED, registry._PRELOAD
+    registry._LOADED, registry._PRELOAD = nil, nil
+    empty(loaded)
+    empty(preload)
+    empty(globals)
+    setmetatable(globals, { __newindex = refuse_global, __metatable = false })
+end
+
+local plugin = sources["=sdk/plugin.lua"](core, body, config, metric, sandbox, envoy_filter, load_text, seal)
 
 return {
     plugin.load,

@@ -47,6 +47,9 @@ function core.fail(answer, level)
             .. "from on_configure", level)
     elseif answer == -3 then
         error("the stream's state was lost as its VM used up its memory budget", level)
+    elseif answer == -5 then
+        -- The watchdog ends the call; this says so should the plugin catch it before.
+        error("the time budget of the call is used up", level)
     elseif answer == -6 then
         error("a header's name must be a token of HTTP, and its value hold no line break and no NUL",
             level)

@@ -280,7 +280,7 @@ local function buffer_object(direction, headers_map, headers_phase)
             end
             whole = 0
         end
-        if index < 0 or length < 0 or index + length > whole then
+        if not (index >= 0 and length >= 0 and index + length <= whole) then
             error("index/length must be >= 0 and (index + length) must be <= buffer size", 2)
         end
         if length == 0 or host_body(call, direction) ~= 1 then

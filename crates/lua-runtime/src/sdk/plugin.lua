@@ -1,7 +1,7 @@
 -- Loads the plugin's files and finds its handlers; checks and takes in configurations.
-local core, body, config, metric, sandbox, envoy_filter = ...
+local core, body, config, metric, sandbox, envoy_filter, load_text, seal = ...
 local call, host, text = core.call, core.host, core.text
-local type, error, load, pcall, pairs, ipairs, tostring = type, error, load, pcall, pairs, ipairs, tostring
+local type, error, pcall, pairs, ipairs, tostring = type, error, pcall, pairs, ipairs, tostring
 local gsub, gmatch, find, concat = string.gsub, string.gmatch, string.find, table.concat
 local getinfo, sub = debug.getinfo, string.sub
 local host_file = host.file
@@ -77,7 +77,7 @@ local function compile(name)
     if not source then
         return nil
     end
-    local chunk, problem = load(source, "@" .. folder .. "/" .. name, "t", sandbox)
+    local chunk, problem = load_text(source, "@" .. folder .. "/" .. name, sandbox)
     if not chunk then
         if not find(problem, folder .. "/" .. name, 1, true) then
             problem = folder .. "/" .. name .. ": " .. problem .. "; only text is loaded, no bytecode"
@@ -151,6 +151,7 @@ function plugin.load()
             filter.note(file_of(name), sandbox)
         end
     end
+    seal()
     handler = main()
     local script, places
     if filter and handler == nil then
@@ -194,6 +195,14 @@ function plugin.load()
         found[4] = handler.on_response or found[4]
     end
     local mask = ""
+    if not script then
+        -- Where a message has no body, the host calls the body's handler after that of the headers.
+        for i = 1, 4, 3 do
+            if found[i + 1] and not found[i] then
+                found[i] = function() end
+            end
+        end
+    end
     for i = 1, #NAMES do
         any = any or found[i]
         if found[i] then

@@ -1,9 +1,9 @@
 -- The plugin's globals: a list of what it may use, nothing else. No file, process, environment, module
 -- loader, bytecode, debug library, FFI, function environment or finalizer.
-local core, wait, envoy, strings = ...
-local type, error, load, pcall, select, tostring = type, error, load, pcall, select, tostring
+local core, wait, envoy, strings, load_text = ...
+local type, error, pcall, select, tostring = type, error, pcall, select, tostring
 local running, create, resume, yield = coroutine.running, coroutine.create, coroutine.resume, coroutine.yield
-local concat, collect, sub = table.concat, collectgarbage, string.sub
+local concat, collect = table.concat, collectgarbage
 local own = wait.own
 
 local function copy(from, names)
@@ -76,6 +76,10 @@ end
 -- Each coroutine that runs in another takes a part of the worker's own stack.
 local DEEPEST = 100
 local function resumed(thread, ...)
+    if not own[thread] and type(thread) == "thread" then
+        -- A handler's, which waits for the host.
+        return false, "cannot resume a coroutine that is not the plugin's own"
+    end
     local within = running()
     local depth = (within and own[within] or 0) + 1
     if depth > DEEPEST then
@@ -110,17 +114,7 @@ function globals.coroutine.yield(...)
     return yield(...)
 end
 
--- Text only: bytecode could break the VM. It is handed over piece by piece: between two of them the time
--- budget can end a load of much text.
-local PIECE = 1024
-local function load_text(chunk, name, environment)
-    local from = 1
-    return load(function()
-        local piece = sub(chunk, from, from + PIECE - 1)
-        from = from + PIECE
-        return piece
-    end, name or chunk, "t", environment)
-end
+-- Text only: bytecode could break the VM. `load_text` (chunks.rs) ends with the time budget of the call.
 function globals.load(chunk, name, _, environment)
     if type(chunk) == "function" then
         -- Not from within the compiler, where one load in another takes much of the worker's own stack.
@@ -139,11 +133,24 @@ function globals.load(chunk, name, _, environment)
     elseif type(chunk) ~= "string" then
         error("load takes a string or a function", 2)
     end
-    return load_text(chunk, name, environment or globals)
+    name = name or chunk
+    if type(name) ~= "string" then
+        error("the name of a chunk must be a string", 2)
+    end
+    if environment == nil then
+        environment = globals
+    elseif type(environment) ~= "table" then
+        error("the environment of a chunk must be a table, not a " .. type(environment), 2)
+    end
+    return load_text(chunk, name, environment)
 end
 function globals.loadstring(chunk, name)
     if type(chunk) ~= "string" then
         error("loadstring takes a string", 2)
+    end
+    name = name or chunk
+    if type(name) ~= "string" then
+        error("the name of a chunk must be a string", 2)
     end
     return load_text(chunk, name, globals)
 end

@@ -184,3 +184,99 @@ fn version_1_waits_for_the_body_that_it_changes() {
         .unwrap();
     assert_eq!(stream.logged(), ["5\tbo\t5"]);
 }
+
+/// Calls the headers handler of a message whose headers are its end.
+fn without_body(
+    probe: &super::fake::Probe,
+    phase: Phase,
+    slot: &mut Slot,
+    stream: &mut FakeStream,
+) -> Result<Decision, outrider_plugin_api::Fault> {
+    let call = outrider_plugin_api::Call {
+        phase,
+        end_of_stream: true,
+    };
+    probe.configured.call(slot, call, stream)
+}
+
+#[test]
+fn body_handler_is_called_for_a_message_without_body() {
+    for (handlers, expected) in [
+        (
+            "handler.on_request_header = function() note('headers') end",
+            vec!["headers", "request nil nil true", "response nil nil true"],
+        ),
+        ("", vec!["request nil nil true", "response nil nil true"]),
+    ] {
+        let probe = super::fake::probe(&format!(
+            "local handler = {{ version = 'v2' }}
+            local note = envoy.logInfo
+            {handlers}
+            function handler:on_request_body(ended)
+                note('request ' .. tostring(envoy.req.get_body()) .. ' ' .. tostring(envoy.req.get_body_size())
+                    .. ' ' .. tostring(ended))
+            end
+            function handler:on_response_body(ended)
+                note('response ' .. tostring(envoy.resp.get_body()) .. ' ' .. tostring(envoy.resp.get_body_size())
+                    .. ' ' .. tostring(ended))
+            end
+            return handler"
+        ));
+        assert!(probe.plugin.interest().request_headers);
+        let (mut slot, mut stream) = (Slot::default(), FakeStream::new());
+        for phase in [Phase::RequestHeaders, Phase::ResponseHeaders] {
+            let decision = without_body(&probe, phase, &mut slot, &mut stream);
+            assert_eq!(decision, Ok(Decision::Continue));
+        }
+        assert_eq!(stream.logged(), expected);
+        // With a body to come, it is called with that.
+        let mut stream = FakeStream::new();
+        probe
+            .call(Phase::RequestHeaders, &mut slot, &mut stream)
+            .unwrap();
+        assert!(!stream.logged().concat().contains("request"));
+    }
+}
+
+#[test]
+fn body_handler_that_checks_bodies_is_not_passed_without_one() {
+    let probe = super::fake::probe(
+        "return { on_request_body = function()
+            local body = envoy.req.get_body()
+            if not body or not body:find('token') then
+                envoy.respond({ [':status'] = 403 }, 'no token')
+            end
+        end }",
+    );
+    let decision = without_body(
+        &probe,
+        Phase::RequestHeaders,
+        &mut Slot::default(),
+        &mut FakeStream::new(),
+    );
+    assert!(matches!(decision, Ok(Decision::Reply(reply)) if reply.status == 403));
+}
+
+#[test]
+fn body_handler_without_a_body_follows_a_headers_handler_that_waits_and_may_wait_itself() {
+    let probe = super::fake::probe(
+        "local handler = {}
+        function handler:on_request_header()
+            envoy.sleep(1)
+            envoy.logInfo('headers')
+        end
+        function handler:on_request_body()
+            envoy.sleep(1)
+            envoy.logInfo('body ' .. tostring(envoy.req.get_body()))
+        end
+        return handler",
+    );
+    let (mut slot, mut stream) = (Slot::default(), FakeStream::new());
+    let paused = without_body(&probe, Phase::RequestHeaders, &mut slot, &mut stream);
+    assert!(matches!(paused, Ok(Decision::Pause(_))));
+    let paused = probe.wake(Wake::Timer(1), &mut slot, &mut stream);
+    assert!(matches!(paused, Ok(Decision::Pause(_))), "{paused:?}");
+    let done = probe.wake(Wake::Timer(2), &mut slot, &mut stream);
+    assert_eq!(done, Ok(Decision::Continue));
+    assert_eq!(stream.logged(), ["headers", "body nil"]);
+}

@@ -566,6 +566,7 @@ fn loading_and_configurations_have_a_budget_too() {
             .configure(&super::fake::config("{}"), &mut metrics)
             .unwrap_err();
         assert!(refused.message.contains(part), "{refused}");
-        assert!(began.elapsed() < Duration::from_secs(20));
+        // The budgets are of CPU time, of which a busy machine gives little.
+        assert!(began.elapsed() < Duration::from_mins(1));
     }
 }

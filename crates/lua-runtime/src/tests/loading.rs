@@ -120,7 +120,10 @@ fn handlers_make_the_interest() {
     );
     assert_eq!(
         handlers(&["on_request_body", "on_response_body"]),
+        // Body handlers are called after those of the headers where there is no body.
         Interest {
+            request_headers: true,
+            response_headers: true,
             request_body: BodyMode::Whole,
             response_body: BodyMode::Stream,
             ..none

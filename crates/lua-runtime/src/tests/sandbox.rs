@@ -172,3 +172,61 @@ fn collecting_and_finalizers_are_the_host_s_matter() {
         ]
     );
 }
+
+#[test]
+fn load_takes_no_environment_but_a_table() {
+    for environment in [
+        "5",
+        "'x'",
+        "true",
+        "false",
+        "print",
+        "function() end",
+        "coroutine.create(print)",
+        "1LL",
+    ] {
+        let logs = logs_of(&format!(
+            "envoy.logInfo(select(2, pcall(load, 'return string.find', 'a', 't', {environment})))"
+        ));
+        assert!(
+            logs[0].contains("the environment of a chunk must be a table"),
+            "{environment}: {logs:?}"
+        );
+    }
+    let logs = logs_of(
+        r#"
+        envoy.logInfo(tostring(load("return _G", "a", "t", nil)() == _G))
+        envoy.logInfo(tostring(load("return _G", "a", "t", {})()))
+        envoy.logInfo(tostring(load("return string.find", "a", "t", { string = { find = 7 } })()))
+        envoy.logInfo(tostring(load("x = 1 return x", "a", "t", setmetatable({}, { __newindex = rawset }))()))
+        "#,
+    );
+    assert_eq!(logs, ["true", "nil", "7", "1"]);
+}
+
+#[test]
+fn handlers_coroutine_cannot_be_resumed_by_another_handler() {
+    let probe = on_request(
+        r#"
+        if kept then
+            envoy.logInfo(tostring(select(2, coroutine.resume(kept))))
+        else
+            kept = coroutine.running()
+            envoy.sleep(1)
+            envoy.logInfo("went on")
+        end
+        "#,
+    );
+    let (mut slot, mut stream) = (outrider_plugin_api::Slot::default(), FakeStream::new());
+    let phase = outrider_plugin_api::Phase::RequestHeaders;
+    probe.call(phase, &mut slot, &mut stream).unwrap();
+    let mut other = FakeStream::new();
+    probe.request(&mut other).unwrap();
+    assert_eq!(
+        other.logged(),
+        ["cannot resume a coroutine that is not the plugin's own"]
+    );
+    let timer = outrider_plugin_api::Wake::Timer(1);
+    probe.wake(timer, &mut slot, &mut stream).unwrap();
+    assert_eq!(stream.logged(), ["went on"]);
+}

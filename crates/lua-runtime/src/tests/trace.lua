@@ -1,6 +1,8 @@
 -- In tests only: counts the traces that LuaJIT makes, and notes what it does not compile.
 local core, envoy, strings = ...
-local jit, funcinfo = jit, require("jit.util").funcinfo
+local attach, funcinfo = jit.attach, require("jit.util").funcinfo
+local tostring, pairs, ipairs, type, error, next = tostring, pairs, ipairs, type, error, next
+local concat = table.concat
 
 
 -- Numbers of the reasons that mean "not implemented" (lj_traceerr.h).
@@ -42,8 +44,8 @@ end
 function envoy.trace_start()
     made, notes = 0, {}
     compiled = {}
-    jit.attach(watch, "trace")
-    jit.attach(record, "record")
+    attach(watch, "trace")
+    attach(record, "record")
 end
 
 -- Methods of objects, by what they are called in the annotations.
@@ -58,11 +60,47 @@ function envoy.trace_methods(class, object, ...)
     end
 end
 
+-- Names of LuaJIT's own functions, for what of them a plugin can reach.
+local builtin_names, own_libraries = {}, {}
+local function note_builtins(library, prefix)
+    if own_libraries[library] or prefix == "package." and library == package then
+        return
+    end
+    own_libraries[library] = prefix
+    for name, value in pairs(library) do
+        if type(value) == "function" and not builtin_names[value] then
+            builtin_names[value] = prefix .. tostring(name)
+        elseif type(value) == "table" then
+            note_builtins(value, prefix .. tostring(name) .. ".")
+        end
+    end
+end
+note_builtins(_G, "")
+note_builtins(package.loaded, "")
+note_builtins(package, "package.in.")
+builtin_names[ipairs({})] = "ipairs's iterator"
+
+-- The name of one of LuaJIT's own functions or tables, or nil.
+function envoy.builtin_name(value)
+    return builtin_names[value] or own_libraries[value]
+end
+
+-- How many members LuaJIT's own tables of globals and functions still have.
+function envoy.builtins_left()
+    local left = 0
+    for library in pairs(own_libraries) do
+        for _ in next, library do
+            left = left + 1
+        end
+    end
+    return left
+end
+
 local sdk_functions
 
 function envoy.trace_report()
-    jit.attach(watch)
-    jit.attach(record)
+    attach(watch)
+    attach(record)
     envoy.logInfo(tostring(made))
     for _, note in ipairs(notes) do
         envoy.logInfo(note)
@@ -118,7 +156,7 @@ function envoy.sdk_functions()
         for index = 1, getinfo(member, "u").nparams do
             parameters[index] = getlocal(member, index)
         end
-        envoy.logInfo(place .. "(" .. table.concat(parameters, ", ") .. ")")
+        envoy.logInfo(place .. "(" .. concat(parameters, ", ") .. ")")
     end
 end
 

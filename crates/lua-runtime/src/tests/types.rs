@@ -13,6 +13,8 @@ pub(super) fn is_of_tests(line: &str) -> bool {
         "envoy.trace_methods",
         "envoy.sdk_functions",
         "envoy.sdk_names",
+        "envoy.builtin_name",
+        "envoy.builtins_left",
     ]
     .contains(&name)
 }

@@ -6,6 +6,7 @@ use std::ffi::{CStr, c_int};
 use mlua_sys::{LUA_OK, LUA_REGISTRYINDEX, lua_State};
 
 use super::super::call::CallState;
+use super::super::chunks::load_text;
 use super::super::functions::{HOST_DECLARATION, host_address};
 use super::{ENTRIES, HANDLERS, count};
 
@@ -105,7 +106,9 @@ pub(super) unsafe extern "C-unwind" fn boot(lua: *mut lua_State) -> c_int {
         mlua_sys::lua_pushlightuserdata(lua, host_address());
         mlua_sys::lua_pushnumber(lua, (*boot).seed);
         mlua_sys::lua_pushnumber(lua, (*boot).budget as f64);
-        mlua_sys::lua_call(lua, 6, 1);
+        mlua_sys::lua_pushlightuserdata(lua, (*boot).call.cast());
+        mlua_sys::lua_pushcclosure(lua, load_text, 1);
+        mlua_sys::lua_call(lua, 7, 1);
         for (index, entry) in (*boot).entries.iter_mut().enumerate() {
             mlua_sys::lua_rawgeti_(lua, -1, count(index + 1));
             *entry = mlua_sys::luaL_ref(lua, LUA_REGISTRYINDEX);

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use mlua_sys::{LUA_OK, lua_State};
 
-use super::{Entry, State, Thread};
+use super::{Coroutine, Entry, State, Thread};
 
 /// How long helpers of the SDK may run.
 pub(super) const HELPER_BUDGET: Duration = Duration::from_millis(50);
@@ -31,27 +31,28 @@ pub(crate) struct LuaError {
 impl State {
     /// The calls on a dead thread, one a line.
     pub(crate) fn traceback(&mut self, thread: &Thread) -> Option<String> {
+        let coroutine = self.coroutine(thread)?;
         self.helper(Entry::Traceback, |lua| {
             // SAFETY: moves the thread object from its own stack to the main thread's; no allocation,
             // and there is room on both.
             unsafe {
-                mlua_sys::lua_pushthread(thread.lua);
-                mlua_sys::lua_xmove(thread.lua, lua, 1);
+                mlua_sys::lua_pushthread(coroutine.lua);
+                mlua_sys::lua_xmove(coroutine.lua, lua, 1);
             }
         })
     }
 
-    /// `file:line: ` of the plugin's innermost function on a thread that failed or was interrupted.
-    pub(super) fn place(&self, thread: &Thread) -> Option<String> {
+    /// `file:line: ` of the plugin's innermost function on a coroutine of this VM that failed or was interrupted.
+    pub(super) fn place(&self, coroutine: Coroutine) -> Option<String> {
         const DEEPEST: c_int = 64;
-        let folder = format!("{}/", self.call_state().shared.folder);
+        let folder = format!("{}/", self.shared().folder);
         for level in 0..DEEPEST {
             // SAFETY: plain data, for which all zeros is a value.
             let mut info: mlua_sys::lua_Debug = unsafe { std::mem::zeroed() };
             // SAFETY: the thread does not run; looking at its calls neither allocates nor raises.
             let known = unsafe {
-                mlua_sys::lua_getstack(thread.lua, level, &raw mut info) != 0
-                    && mlua_sys::lua_getinfo(thread.lua, c"Sl".as_ptr(), &raw mut info) != 0
+                mlua_sys::lua_getstack(coroutine.lua, level, &raw mut info) != 0
+                    && mlua_sys::lua_getinfo(coroutine.lua, c"Sl".as_ptr(), &raw mut info) != 0
             };
             if !known {
                 return None;
@@ -124,6 +125,10 @@ impl State {
 
     /// Runs an entry function with one argument that `push` leaves on top of the stack.
     fn helper(&mut self, entry: Entry, push: impl FnOnce(*mut lua_State)) -> Option<String> {
+        if self.unusable.is_some() {
+            // What `push` would have taken stays where it is, and is dropped with the VM.
+            return None;
+        }
         let lua = self.lua;
         let kept = std::mem::take(&mut self.call_state().results);
         self.watch.begin(HELPER_BUDGET);
@@ -133,12 +138,11 @@ impl State {
             push(lua);
             mlua_sys::lua_pcall(lua, 1, 0, 0)
         };
-        let over = self.watch.end();
+        self.end_call();
         if status != LUA_OK {
             // SAFETY: drops the error value.
             unsafe { mlua_sys::lua_pop(lua, 1) };
         }
-        self.note_overrun(over);
         let results = std::mem::replace(&mut self.call_state().results, kept);
         results.into_iter().next().map(|(_, text)| text)
     }
