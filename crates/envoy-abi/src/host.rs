@@ -15,6 +15,7 @@ use smallvec::SmallVec;
 
 use crate::callbacks::Callbacks;
 use crate::known_headers::{Known, KnownHeaders, MOST_HEADERS, Name};
+use crate::metadata_kinds::{self, Kind};
 use crate::module::FilterConfig;
 use crate::raw::{
     EnvoyBuffer, EnvoyHeader, FilterPtr, ModuleBuffer, ModuleHeader, TimingInfo, body_type,
@@ -399,41 +400,68 @@ impl Host for EnvoyHost<'_> {
 
     fn metadata(&self, source: MetadataSource, namespace: &[u8], key: &[u8]) -> Option<Scalar<'_>> {
         let source = source_number(source);
-        let (namespace, key) = (ModuleBuffer::new(namespace), ModuleBuffer::new(key));
-        let (mut text, mut number, mut truth) = (EnvoyBuffer::EMPTY, 0.0, false);
-        // SAFETY: the filter is alive during its hook; namespace and key outlive the calls; the
-        // results go to locals.
-        unsafe {
-            if (self.callbacks.http_get_metadata_string)(
-                self.filter,
-                source,
-                namespace,
-                key,
-                &raw mut text,
-            ) {
-                return Some(Scalar::String(text.bytes()));
+        let known = metadata_kinds::known(source, namespace, key);
+        let (space, name) = (ModuleBuffer::new(namespace), ModuleBuffer::new(key));
+        let (filter, callbacks) = (self.filter, self.callbacks);
+        if known == Some(Kind::List) {
+            let mut size = 0;
+            // SAFETY: the filter is alive during its hook; namespace and key outlive the call; the result goes to a
+            // local.
+            let is_list = unsafe {
+                (callbacks.http_get_metadata_list_size)(filter, source, space, name, &raw mut size)
+            };
+            if is_list {
+                return None;
             }
-            if (self.callbacks.http_get_metadata_number)(
-                self.filter,
-                source,
-                namespace,
-                key,
-                &raw mut number,
-            ) {
-                return Some(Scalar::Number(number));
-            }
-            (self.callbacks.http_get_metadata_bool)(
-                self.filter,
-                source,
-                namespace,
-                key,
-                &raw mut truth,
-            )
-            .then_some(Scalar::Bool(truth))
         }
+        for kind in metadata_kinds::scalars(known) {
+            let (mut text, mut number, mut truth) = (EnvoyBuffer::EMPTY, 0.0, false);
+            // SAFETY: as above; Envoy keeps the text until metadata is written, which takes `&mut self`.
+            let value = unsafe {
+                match kind {
+                    Kind::String | Kind::List => (callbacks.http_get_metadata_string)(
+                        filter,
+                        source,
+                        space,
+                        name,
+                        &raw mut text,
+                    )
+                    .then(|| Scalar::String(text.bytes())),
+                    Kind::Number => (callbacks.http_get_metadata_number)(
+                        filter,
+                        source,
+                        space,
+                        name,
+                        &raw mut number,
+                    )
+                    .then_some(Scalar::Number(number)),
+                    Kind::Bool => (callbacks.http_get_metadata_bool)(
+                        filter,
+                        source,
+                        space,
+                        name,
+                        &raw mut truth,
+                    )
+                    .then_some(Scalar::Bool(truth)),
+                }
+            };
+            if value.is_some() {
+                if known != Some(kind) {
+                    metadata_kinds::remember(source, namespace, key, kind);
+                }
+                return value;
+            }
+        }
+        None
     }
 
     fn set_metadata(&mut self, namespace: &[u8], key: &[u8], value: Scalar<'_>) {
+        let kind = match value {
+            Scalar::String(_) => Kind::String,
+            Scalar::Number(_) => Kind::Number,
+            Scalar::Bool(_) => Kind::Bool,
+        };
+        metadata_kinds::remember(metadata_source::DYNAMIC, namespace, key, kind);
         let (namespace, key) = (ModuleBuffer::new(namespace), ModuleBuffer::new(key));
         // SAFETY: the filter is alive during its hook; all texts outlive the call, and Envoy copies
         // them.
@@ -462,6 +490,9 @@ impl Host for EnvoyHost<'_> {
     }
 
     fn set_metadata_tree(&mut self, namespace: &[u8], key: &[u8], value: &MetadataTree) {
+        if matches!(value, MetadataTree::List(_)) {
+            metadata_kinds::remember(metadata_source::DYNAMIC, namespace, key, Kind::List);
+        }
         let encoded = crate::protobuf::structure(key, value);
         // SAFETY: the filter is alive during its hook; what is lent outlives the call, and Envoy makes
         // objects of its own from it.
@@ -482,6 +513,7 @@ impl Host for EnvoyHost<'_> {
         visit: &mut dyn FnMut(Scalar<'_>),
     ) -> bool {
         let source = source_number(source);
+        let list = (namespace, key);
         let (namespace, key) = (ModuleBuffer::new(namespace), ModuleBuffer::new(key));
         let Callbacks {
             http_get_metadata_list_size: get_size,
@@ -497,19 +529,32 @@ impl Host for EnvoyHost<'_> {
         if !unsafe { get_size(filter, source, namespace, key, &raw mut size) } {
             return false;
         }
+        metadata_kinds::remember(source, list.0, list.1, Kind::List);
+        let mut last = None;
         for at in 0..size {
             let (mut text, mut number, mut truth) = (EnvoyBuffer::EMPTY, 0.0, false);
-            // SAFETY: the same; Envoy keeps the text until metadata is written, which takes `&mut self`.
-            let value = unsafe {
-                if get_string(filter, source, namespace, key, at, &raw mut text) {
-                    Scalar::String(text.bytes())
-                } else if get_number(filter, source, namespace, key, at, &raw mut number) {
-                    Scalar::Number(number)
-                } else if get_bool(filter, source, namespace, key, at, &raw mut truth) {
-                    Scalar::Bool(truth)
-                } else {
-                    continue;
+            // The items of a list are mostly of one kind.
+            let found = metadata_kinds::scalars(last).into_iter().find(|kind| {
+                // SAFETY: the same; Envoy keeps the text until metadata is written, which takes `&mut self`.
+                unsafe {
+                    match kind {
+                        Kind::String | Kind::List => {
+                            get_string(filter, source, namespace, key, at, &raw mut text)
+                        }
+                        Kind::Number => {
+                            get_number(filter, source, namespace, key, at, &raw mut number)
+                        }
+                        Kind::Bool => get_bool(filter, source, namespace, key, at, &raw mut truth),
+                    }
                 }
+            });
+            last = found;
+            let value = match found {
+                // SAFETY: Envoy has filled it in.
+                Some(Kind::String | Kind::List) => Scalar::String(unsafe { text.bytes() }),
+                Some(Kind::Number) => Scalar::Number(number),
+                Some(Kind::Bool) => Scalar::Bool(truth),
+                None => continue,
             };
             visit(value);
         }

@@ -25,6 +25,7 @@ mod hooks;
 mod host;
 mod known_headers;
 mod log;
+mod metadata_kinds;
 mod module;
 mod protobuf;
 mod raw;

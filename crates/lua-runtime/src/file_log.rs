@@ -6,6 +6,9 @@
 //! is a line that says how many. So are lines that could not be written, as on a full disk, or where a
 //! pipe is full. What was lost is also counted for the plugin's statistics ([`FileLog::untold`]).
 //!
+//! Only regular files are written, and a link is never followed: a link in the folder must not lead lines into
+//! another file, nor a pipe keep the lines of other plugins waiting. A file is no larger than [`LARGEST_FILE`].
+//!
 //! The trap is log rotation: the file of that name may be another one than the file that is open.
 
 use std::collections::BTreeMap;
@@ -23,6 +26,9 @@ use crate::ffi::lower_thread_priority;
 
 /// How many bytes of all plugins may wait.
 const LIMIT: usize = 8 * 1024 * 1024;
+
+/// Largest log file, in bytes. Beyond it lines are dropped until the file is rotated.
+const LARGEST_FILE: u64 = 256 * 1024 * 1024;
 
 /// Where one plugin's lines go.
 #[derive(Debug, Clone)]
@@ -189,10 +195,25 @@ fn run(lines: &Receiver<Message>, waiting: &AtomicUsize) {
 
 /// Whether the file that is open is the one at `path`.
 fn is_at(open: &File, path: &Path) -> bool {
-    let (Ok(open), Ok(there)) = (open.metadata(), std::fs::metadata(path)) else {
+    let (Ok(open), Ok(there)) = (open.metadata(), std::fs::symlink_metadata(path)) else {
         return false;
     };
     (open.dev(), open.ino()) == (there.dev(), there.ino())
+}
+
+/// Opens a log file. One that is no regular file is refused.
+fn open_file(path: &Path) -> std::io::Result<File> {
+    let mut options = OpenOptions::new();
+    // To open a pipe without a reader would wait for one.
+    options
+        .append(true)
+        .create(true)
+        .custom_flags(libc::O_NONBLOCK | libc::O_NOFOLLOW | libc::O_CLOEXEC);
+    let file = options.open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(std::io::Error::from(std::io::ErrorKind::InvalidInput));
+    }
+    Ok(file)
 }
 
 fn append(
@@ -213,13 +234,7 @@ fn append(
         if let Some(folder) = path.parent() {
             std::fs::create_dir_all(folder)?;
         }
-        let mut options = OpenOptions::new();
-        // A pipe without a reader, or a full one, must not keep the lines of other plugins waiting.
-        options
-            .append(true)
-            .create(true)
-            .custom_flags(libc::O_NONBLOCK);
-        file.insert(options.open(path)?)
+        file.insert(open_file(path)?)
     };
     let note = match missing {
         0 => String::new(),
@@ -228,6 +243,10 @@ fn append(
     };
     let mut whole = note.into_bytes();
     whole.extend_from_slice(text);
+    let size = open.metadata()?.len();
+    if size.saturating_add(whole.len() as u64) > LARGEST_FILE {
+        return Err(std::io::Error::from(std::io::ErrorKind::FileTooLarge));
+    }
     let written = open.write_all(&whole);
     if written.is_err() {
         *file = None;
@@ -320,10 +339,10 @@ mod tests {
     }
 
     #[test]
-    fn a_full_disk_loses_lines_and_they_are_counted_once() {
+    fn lines_that_cannot_be_written_are_counted_once() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("probe.log");
-        std::os::unix::fs::symlink("/dev/full", &path).unwrap();
+        std::fs::create_dir(&path).unwrap();
         let log = log_in(folder.path());
         let (writer, lines) = Writer::new(LIMIT);
         for _ in 0..5 {
@@ -338,8 +357,7 @@ mod tests {
             "{complaint}"
         );
         assert_eq!(log.complaint(2_000), None);
-        // There is room again.
-        std::fs::remove_file(&path).unwrap();
+        std::fs::remove_dir(&path).unwrap();
         let (writer, lines) = Writer::new(LIMIT);
         writer.write(&log, b"kept");
         drain(&lines, writer);
@@ -351,35 +369,60 @@ mod tests {
     }
 
     #[test]
-    fn a_pipe_that_is_read_slowly_or_not_at_all_keeps_nobody_waiting() {
+    fn links_and_pipes_are_not_written() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("probe.log");
-        let made = std::process::Command::new("mkfifo").arg(&path).status();
-        assert!(made.unwrap().success());
+        let other_file = folder.path().join("victim");
+        std::fs::write(&other_file, "mine\n").unwrap();
+        std::os::unix::fs::symlink(&other_file, &path).unwrap();
         let (log, other) = (log_in(folder.path()), FileLog::new(folder.path(), "other"));
-        let began = std::time::Instant::now();
         let (writer, lines) = Writer::new(LIMIT);
-        writer.write(&log, b"nobody reads");
+        writer.write(&log, b"lost");
         drain(&lines, writer);
         assert_eq!(log.lost(), 1);
-        // Open, and never read: it takes what fits.
+        assert_eq!(std::fs::read_to_string(&other_file).unwrap(), "mine\n");
+        // A link that takes the place of a file that is open.
+        std::fs::remove_file(&path).unwrap();
+        let mut files = BTreeMap::new();
+        append(&mut files, &path, b"mine\n", 0).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        std::os::unix::fs::symlink(&other_file, &path).unwrap();
+        append(&mut files, &path, b"lost\n", 0).unwrap_err();
+        assert_eq!(std::fs::read_to_string(&other_file).unwrap(), "mine\n");
+        std::fs::remove_file(&path).unwrap();
+        let made = std::process::Command::new("mkfifo").arg(&path).status();
+        assert!(made.unwrap().success());
+        // With a reader, the pipe can be opened.
         let reader = OpenOptions::new()
             .read(true)
             .custom_flags(libc::O_NONBLOCK)
             .open(&path)
             .unwrap();
         let (writer, lines) = Writer::new(LIMIT);
-        let line = [b'x'; 1023];
         for _ in 0..1000 {
-            writer.write(&log, &line);
+            writer.write(&log, b"lost");
             writer.write(&other, b"here");
         }
         drain(&lines, writer);
-        assert!(began.elapsed() < std::time::Duration::from_secs(20));
-        assert!(log.lost() > 500, "{}", log.lost());
+        assert_eq!(log.lost(), 1001);
         let text = std::fs::read_to_string(folder.path().join("other.log")).unwrap();
         assert_eq!(text.lines().count(), 1000);
         assert_eq!(other.lost(), 0);
         drop(reader);
+    }
+
+    #[test]
+    fn file_does_not_grow_beyond_its_limit() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("probe.log");
+        let file = File::create(&path).unwrap();
+        file.set_len(LARGEST_FILE - 10).unwrap();
+        let mut files = BTreeMap::new();
+        append(&mut files, &path, b"123456789\n", 0).unwrap();
+        append(&mut files, &path, b"1\n", 0).unwrap_err();
+        assert_eq!(file.metadata().unwrap().len(), LARGEST_FILE);
+        std::fs::rename(&path, folder.path().join("probe.log.1")).unwrap();
+        append(&mut files, &path, b"anew\n", 0).unwrap();
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "anew\n");
     }
 }

@@ -3,19 +3,26 @@
 //! anew when it is needed. Those that check configurations are in `schema.rs`.
 //!
 //! The trap: validation runs in the host, where no hook of the time budget reaches, and a schema can be
-//! made to try one branch after the other without end. So each subschema that has others gets a keyword
-//! of ours that asks for the time, and leaves by unwinding when it is over ([`Step`]). It stands in
-//! `allOf`, because the library comes to that before it tries branches and follows references, but to
-//! keywords that it does not know last. Patterns are searched in linear time; what the library does
-//! within one keyword is linear, too.
+//! made to try one branch after the other without end. So each subschema gets a keyword of ours that checks
+//! the time, and leaves by unwinding when it is over ([`Step`]). It stands in `allOf`, because the library comes
+//! to that before it tries branches and follows references, but to keywords that it does not know last. Patterns
+//! are searched in linear time, and texts are bounded by the size of the schema's largest pattern; what the
+//! library does within one keyword is linear, too.
+//!
+//! The library collects all errors of a keyword before the first can be taken. So the same keyword counts the
+//! subschemas that are tried for errors, and beyond [`MOST_ERRORS`] only the first error is reported.
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use jsonschema::{Draft, Keyword, PatternOptions, ValidationError, Validator};
+use regex_automata::nfa::thompson::{self, NFA};
 use serde_json::{Map, Value, json};
+
+use crate::json::{self, JsonError};
 
 /// How many are kept.
 const KEPT: usize = 128;
@@ -25,6 +32,10 @@ const LONGEST: usize = 64 * 1024;
 const LONGEST_DOCUMENT: usize = 4 * 1024 * 1024;
 /// How large a compiled pattern, and what its searches remember, may be, in bytes.
 const LARGEST_PATTERN: usize = 128 * 1024;
+/// Errors that may be collected, by an estimate: tried subschemas times the largest subschema.
+const MOST_ERRORS: usize = 20_000;
+/// Steps that a pattern may take for one text: its states times the text's bytes.
+const MOST_STEPS: usize = 1 << 22;
 /// How many messages a document gets, and how long one may be, in bytes.
 const MOST_MESSAGES: usize = 16;
 const LONGEST_MESSAGE: usize = 256;
@@ -57,10 +68,22 @@ pub(crate) struct JsonSchemas {
     uses: u64,
 }
 
-#[derive(Debug)]
 struct Kept {
     validator: Validator,
+    /// Subschemas that may be tried before the validator gives up.
+    tries: Arc<AtomicUsize>,
+    /// Tries while errors are collected.
+    tries_for_errors: usize,
+    /// The longest text that its patterns are tried on, in bytes.
+    longest_text: usize,
+    is_over: IsOverTime,
     used: u64,
+}
+
+impl fmt::Debug for Kept {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Kept").finish_non_exhaustive()
+    }
 }
 
 impl JsonSchemas {
@@ -77,7 +100,10 @@ impl JsonSchemas {
         }
         let mut schema: Value = serde_json::from_slice(text)
             .map_err(|error| format!("the schema is not JSON: {error}"))?;
-        add_steps(&mut schema);
+        let mut size = SchemaSize::default();
+        add_steps(&mut schema, &mut size);
+        let tries = Arc::new(AtomicUsize::new(usize::MAX));
+        let (step_tries, step_is_over) = (Arc::clone(&tries), Arc::clone(&is_over));
         // What `$schema` says wins; none is the draft that configurations have, too.
         let draft = Draft::Draft202012.detect(&schema);
         let validator = jsonschema::options()
@@ -90,7 +116,8 @@ impl JsonSchemas {
             )
             .with_keyword(STEP, move |_, _, _| {
                 Ok(Box::new(Step {
-                    is_over: Arc::clone(&is_over),
+                    is_over: Arc::clone(&step_is_over),
+                    tries: Arc::clone(&step_tries),
                 }))
             })
             .build(&schema)
@@ -106,14 +133,18 @@ impl JsonSchemas {
         self.last = self.last.checked_add(1).unwrap_or(1);
         let kept = Kept {
             validator,
+            tries,
+            tries_for_errors: (MOST_ERRORS / size.largest.max(1)).max(2 * MOST_MESSAGES),
+            longest_text: MOST_STEPS / size.states.max(1),
+            is_over,
             used: self.uses,
         };
         self.kept.insert(self.last, kept);
         Ok(self.last)
     }
 
-    /// Checks a document.
-    pub(crate) fn validate(&mut self, number: i32, document: &[u8]) -> Validity {
+    /// Checks a document, which may take about `memory` bytes.
+    pub(crate) fn validate(&mut self, number: i32, document: &[u8], memory: usize) -> Validity {
         self.uses += 1;
         let Some(kept) = self.kept.get_mut(&number) else {
             return Validity::Gone;
@@ -125,31 +156,77 @@ impl JsonSchemas {
                 document.len()
             )]);
         }
-        let document: Value = match serde_json::from_slice(document) {
+        let longest = kept.longest_text;
+        if document.len() > longest && longest_text(document) > longest {
+            return Validity::Invalid(vec![format!(
+                "the document has a text of more than {longest} bytes, which the patterns of the schema cannot check"
+            )]);
+        }
+        let document = match json::parse_value(document, memory, &*kept.is_over) {
             Ok(document) => document,
-            Err(error) => return Validity::Invalid(vec![format!("not JSON: {error}")]),
+            Err(JsonError::Syntax(error)) => {
+                return Validity::Invalid(vec![format!("not JSON: {error}")]);
+            }
+            Err(JsonError::TooLarge) => {
+                return Validity::Invalid(vec![format!(
+                    "the document takes more than the memory budget of {memory} bytes"
+                )]);
+            }
+            Err(JsonError::OverTime) => return Validity::OverTime,
         };
-        let validator = &kept.validator;
-        let checked = catch_unwind(AssertUnwindSafe(|| check(validator, &document)));
-        match checked {
-            Ok(validity) => validity,
-            Err(left) if left.is::<OverTime>() => Validity::OverTime,
-            Err(panic) => resume_unwind(panic),
+        kept.check(&document)
+    }
+}
+
+impl Kept {
+    fn check(&self, document: &Value) -> Validity {
+        let first = |error: Option<ValidationError<'_>>| {
+            Validity::Invalid(error.iter().map(message).collect())
+        };
+        match self.within(usize::MAX, || self.validator.is_valid(document)) {
+            Ok(true) => return Validity::Valid,
+            Ok(false) => {}
+            Err(_) => return Validity::OverTime,
+        }
+        let messages = self.within(self.tries_for_errors, || {
+            let errors = self.validator.iter_errors(document).take(MOST_MESSAGES);
+            errors.map(|error| message(&error)).collect()
+        });
+        match messages {
+            Ok(messages) => Validity::Invalid(messages),
+            Err(Left::Time) => Validity::OverTime,
+            Err(Left::Tries) => self
+                .within(usize::MAX, || {
+                    first(self.validator.validate(document).err())
+                })
+                .unwrap_or(Validity::OverTime),
+        }
+    }
+
+    /// Runs the validator as long as there is time, and for so many subschemas.
+    fn within<T>(&self, tries: usize, run: impl FnOnce() -> T) -> Result<T, Left> {
+        self.tries.store(tries, Ordering::Relaxed);
+        match catch_unwind(AssertUnwindSafe(run)) {
+            Ok(done) => Ok(done),
+            Err(left) => match left.downcast::<Left>() {
+                Ok(left) => Err(*left),
+                Err(panic) => resume_unwind(panic),
+            },
         }
     }
 }
 
-fn check(validator: &Validator, document: &Value) -> Validity {
-    if validator.is_valid(document) {
-        return Validity::Valid;
+/// Returns the length of the longest part of a document that may be one text, in bytes.
+fn longest_text(document: &[u8]) -> usize {
+    let (mut from, mut longest) = (0, 0);
+    for quote in memchr::memchr_iter(b'"', document) {
+        let is_escaped = quote.checked_sub(1).and_then(|at| document.get(at)) == Some(&b'\\');
+        if !is_escaped {
+            longest = longest.max(quote - from);
+            from = quote;
+        }
     }
-    Validity::Invalid(
-        validator
-            .iter_errors(document)
-            .take(MOST_MESSAGES)
-            .map(|error| message(&error))
-            .collect(),
-    )
+    longest.max(document.len() - from)
 }
 
 /// What is wrong, with its place where it is not the whole. A document's values are left out: they may
@@ -169,12 +246,17 @@ fn message(error: &ValidationError<'_>) -> String {
     message
 }
 
-/// What unwinds when time is over.
-struct OverTime;
+/// Why the validator was left, by unwinding.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Left {
+    Time,
+    Tries,
+}
 
-/// The keyword that looks at the time.
+/// The keyword that checks the time and counts the tried subschemas.
 struct Step {
     is_over: IsOverTime,
+    tries: Arc<AtomicUsize>,
 }
 
 impl fmt::Debug for Step {
@@ -190,11 +272,17 @@ impl<'i> Keyword<'i> for Step {
     }
 
     fn is_valid(&self, _: &'i Value) -> bool {
-        if (self.is_over)() {
-            // Not a panic: no hook is told, and nothing is printed.
-            resume_unwind(Box::new(OverTime));
-        }
-        true
+        let tries = self.tries.load(Ordering::Relaxed);
+        self.tries.store(tries.saturating_sub(1), Ordering::Relaxed);
+        let left = if (self.is_over)() {
+            Left::Time
+        } else if tries == 0 {
+            Left::Tries
+        } else {
+            return true;
+        };
+        // Not a panic: no panic hook runs, and nothing is printed.
+        resume_unwind(Box::new(left))
     }
 }
 
@@ -210,32 +298,66 @@ const MAPS: &[&str] = &[
 /// Keywords whose value is data.
 const DATA: &[&str] = &["const", "enum", "default", "examples", "required", "type"];
 
-/// Puts [`STEP`] into every object that may be used as a schema and leads to others. In objects that
-/// are none it has no meaning.
-fn add_steps(schema: &mut Value) {
+/// Bounds of a schema.
+#[derive(Debug, Default)]
+struct SchemaSize {
+    /// Members of the largest subschema, with those of its values, which is how many errors it may have at most.
+    largest: usize,
+    /// States of the largest pattern.
+    states: usize,
+}
+
+impl SchemaSize {
+    fn note_pattern(&mut self, pattern: &str) {
+        let states = NFA::compiler()
+            .configure(thompson::Config::new().nfa_size_limit(Some(LARGEST_PATTERN)))
+            .build(pattern)
+            // The library reads it differently, or refuses it.
+            .map_or(LARGEST_PATTERN / 64, |nfa| nfa.states().len());
+        self.states = self.states.max(states);
+    }
+
+    fn note_keyword(&mut self, name: &str, value: &Value) {
+        match (name, value) {
+            ("pattern", Value::String(pattern)) => self.note_pattern(pattern),
+            ("patternProperties", Value::Object(patterns)) => {
+                patterns
+                    .keys()
+                    .for_each(|pattern| self.note_pattern(pattern));
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Puts [`STEP`] into every object that may be used as a schema. In objects that are none it has no meaning.
+fn add_steps(schema: &mut Value, size: &mut SchemaSize) {
     match schema {
         Value::Object(keywords) => {
-            let mut leads_on = keywords
-                .keys()
-                .any(|name| name.ends_with("Ref") || name == "$ref");
+            let mut largest = 0;
             for (name, value) in keywords.iter_mut() {
+                size.note_keyword(name, value);
+                largest += 1 + match value {
+                    Value::Array(values) => values.len(),
+                    Value::Object(members) => members.len(),
+                    _ => 0,
+                };
                 if MAPS.contains(&name.as_str()) {
-                    leads_on = true;
-                    members(value).for_each(add_steps);
+                    members(value).for_each(|schema| add_steps(schema, size));
                 } else if !DATA.contains(&name.as_str()) {
-                    leads_on |= value.is_object() || value.is_array();
-                    add_steps(value);
+                    add_steps(value, size);
                 }
             }
-            if leads_on {
-                let all = keywords.entry("allOf").or_insert_with(|| json!([]));
-                // What is no array is refused for that.
-                if let Some(all) = all.as_array_mut() {
-                    all.insert(0, json!({STEP: true}));
-                }
+            size.largest = size.largest.max(largest);
+            let all = keywords.entry("allOf").or_insert_with(|| json!([]));
+            // What is no array is refused for that.
+            if let Some(all) = all.as_array_mut() {
+                all.insert(0, json!({STEP: true}));
             }
         }
-        Value::Array(schemas) => schemas.iter_mut().for_each(add_steps),
+        Value::Array(schemas) => schemas
+            .iter_mut()
+            .for_each(|schema| add_steps(schema, size)),
         _ => {}
     }
 }
@@ -246,10 +368,12 @@ fn members(value: &mut Value) -> impl Iterator<Item = &mut Value> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::sync::atomic::AtomicU32;
     use std::time::{Duration, Instant};
 
     use super::*;
+
+    const MEMORY: usize = 1 << 30;
 
     fn never() -> IsOverTime {
         Arc::new(|| false)
@@ -263,7 +387,7 @@ mod tests {
 
     fn checked(schema: &Value, document: &str) -> Validity {
         let (mut schemas, number) = compiled(schema).unwrap();
-        schemas.validate(number, document.as_bytes())
+        schemas.validate(number, document.as_bytes(), MEMORY)
     }
 
     fn invalid(messages: &[&str]) -> Validity {
@@ -395,11 +519,11 @@ mod tests {
         let first = schemas.compile(b"true", never()).unwrap();
         let second = schemas.compile(b"true", never()).unwrap();
         for _ in 0..KEPT {
-            assert_eq!(schemas.validate(first, b"1"), Validity::Valid);
+            assert_eq!(schemas.validate(first, b"1", MEMORY), Validity::Valid);
             schemas.compile(b"true", never()).unwrap();
         }
-        assert_eq!(schemas.validate(first, b"1"), Validity::Valid);
-        assert_eq!(schemas.validate(second, b"1"), Validity::Gone);
+        assert_eq!(schemas.validate(first, b"1", MEMORY), Validity::Valid);
+        assert_eq!(schemas.validate(second, b"1", MEMORY), Validity::Gone);
         assert_eq!(schemas.kept.len(), KEPT);
     }
 
@@ -431,7 +555,7 @@ mod tests {
             let number = schemas
                 .compile(schema.to_string().as_bytes(), is_over)
                 .unwrap();
-            assert_eq!(schemas.validate(number, b"1"), Validity::OverTime);
+            assert_eq!(schemas.validate(number, b"1", MEMORY), Validity::OverTime);
             assert!(began.elapsed() < Duration::from_secs(5));
         }
         let old = endless("anyOf", "2020-12").to_string();
@@ -443,7 +567,7 @@ mod tests {
         let mut schemas = JsonSchemas::default();
         let is_over = Arc::new(move || began.elapsed() > Duration::from_millis(50));
         let number = schemas.compile(old.as_bytes(), is_over).unwrap();
-        assert_eq!(schemas.validate(number, b"1"), Validity::OverTime);
+        assert_eq!(schemas.validate(number, b"1", MEMORY), Validity::OverTime);
     }
 
     #[test]
@@ -458,26 +582,29 @@ mod tests {
             .compile(schema.to_string().as_bytes(), is_over)
             .unwrap();
         assert_eq!(
-            schemas.validate(number, document.as_bytes()),
+            schemas.validate(number, document.as_bytes(), MEMORY),
             Validity::OverTime
         );
         assert!(began.elapsed() < Duration::from_secs(1));
     }
 
     #[test]
-    fn subschemas_that_have_others_look_at_the_time() {
+    fn every_subschema_checks_the_time() {
         let looks = Arc::new(AtomicU32::new(0));
         let counted = Arc::clone(&looks);
         let is_over = Arc::new(move || counted.fetch_add(1, Ordering::Relaxed) > 100);
         let mut schemas = JsonSchemas::default();
         let schema = br#"{"items": {"properties": {"a": {"not": {"type": "null"}}}}}"#;
         let number = schemas.compile(schema, is_over).unwrap();
-        assert_eq!(schemas.validate(number, br#"[{"a": 1}]"#), Validity::Valid);
-        // The whole, `items`, and `a`.
+        assert_eq!(
+            schemas.validate(number, br#"[{"a": 1}]"#, MEMORY),
+            Validity::Valid
+        );
+        // The whole, `items`, and `a`; what `not` has fails by its type first.
         assert_eq!(looks.load(Ordering::Relaxed), 3);
         let many = format!("[{}0]", "0,".repeat(200));
         assert_eq!(
-            schemas.validate(number, many.as_bytes()),
+            schemas.validate(number, many.as_bytes(), MEMORY),
             Validity::OverTime
         );
     }
@@ -491,7 +618,7 @@ mod tests {
         ] {
             let document = r#"{"next":"#.repeat(100) + "1" + &"}".repeat(100);
             let (mut schemas, number) = compiled(&schema).unwrap();
-            schemas.validate(number, document.as_bytes());
+            schemas.validate(number, document.as_bytes(), MEMORY);
         }
     }
 
@@ -508,5 +635,90 @@ mod tests {
         let schema = json!({"$ref": "#/$defs/0", "$defs": levels});
         assert!(schema.to_string().len() < LONGEST);
         assert_eq!(checked(&schema, "null"), Validity::Valid);
+    }
+
+    /// How often the time is checked for a document.
+    fn checks(schema: &Value, document: &str) -> u32 {
+        let count = Arc::new(AtomicU32::new(0));
+        let counted = Arc::clone(&count);
+        let is_over = Arc::new(move || {
+            counted.fetch_add(1, Ordering::Relaxed);
+            false
+        });
+        let mut schemas = JsonSchemas::default();
+        let number = schemas
+            .compile(schema.to_string().as_bytes(), is_over)
+            .unwrap();
+        schemas.validate(number, document.as_bytes(), MEMORY);
+        count.load(Ordering::Relaxed)
+    }
+
+    #[test]
+    fn leaves_of_a_schema_check_the_time_for_every_value() {
+        let many = |value: &str| format!("[{}0]", format!("{value},").repeat(10_000));
+        let values: Vec<_> = (0..5000).collect();
+        for (items, value) in [
+            (json!({"enum": values}), "4999"),
+            (json!({"minLength": 1}), "\"x\""),
+            (json!({"type": "integer"}), "1"),
+            (json!({"const": 1}), "1"),
+            (json!({"multipleOf": 1}), "1"),
+            (json!({"properties": {}}), "{}"),
+        ] {
+            let schema = json!({ "items": items });
+            assert!(checks(&schema, &many(value)) >= 10_000, "{schema}");
+        }
+    }
+
+    #[test]
+    fn errors_of_a_document_are_few_however_many_it_has() {
+        let schema = json!({"items": {"type": "string"}});
+        let (mut schemas, number) = compiled(&schema).unwrap();
+        let tries = Arc::clone(&schemas.kept[&number].tries);
+        let document = format!("[{}1]", "1,".repeat(1_000_000));
+        let validity = schemas.validate(number, document.as_bytes(), MEMORY);
+        assert_eq!(
+            validity,
+            invalid(&["/0: the value is not of type \"string\""])
+        );
+        assert!(tries.load(Ordering::Relaxed) > usize::MAX - 10);
+        // A large subschema counts for as many errors as it may have.
+        let names: Vec<String> = (0..4000).map(|i| format!("p{i}")).collect();
+        let schema = json!({"items": {"required": names}});
+        let (mut schemas, number) = compiled(&schema).unwrap();
+        let document = format!("[{}{{}}]", "{},".repeat(10_000));
+        let Validity::Invalid(messages) = schemas.validate(number, document.as_bytes(), MEMORY)
+        else {
+            panic!("it is valid")
+        };
+        assert_eq!(messages.len(), 1);
+    }
+
+    #[test]
+    fn text_that_a_pattern_would_take_long_for_is_not_checked() {
+        let schema = json!({"items": {"pattern": "(a|b)*a(a|b){200}$"}});
+        let long = format!("[\"{}\"]", "a".repeat(1_000_000));
+        let Validity::Invalid(messages) = checked(&schema, &long) else {
+            panic!("it is valid")
+        };
+        assert!(messages[0].contains("a text of more than"), "{messages:?}");
+        let short = format!("[\"{}\"]", "a".repeat(300));
+        assert_eq!(checked(&schema, &short), Validity::Valid);
+        let many = format!("[{}0]", "\"x\\\"y\",".repeat(100_000));
+        assert!(longest_text(many.as_bytes()) < 10);
+    }
+
+    #[test]
+    fn document_that_takes_more_memory_than_the_budget_is_not_checked() {
+        let (mut schemas, number) = compiled(&json!({})).unwrap();
+        let document = format!("[{}\"\"]", "\"\",".repeat(100_000));
+        let Validity::Invalid(messages) = schemas.validate(number, document.as_bytes(), 1 << 20)
+        else {
+            panic!("it is valid")
+        };
+        assert!(
+            messages[0].contains("memory budget of 1048576 bytes"),
+            "{messages:?}"
+        );
     }
 }

@@ -9,6 +9,7 @@
 mod configured;
 mod ffi;
 mod file_log;
+mod json;
 mod json_schemas;
 mod lua_pattern;
 mod moment;

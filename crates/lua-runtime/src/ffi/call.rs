@@ -10,7 +10,6 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use outrider_plugin_api::{Direction, Metrics, Phase, Reply, Slot, Stream, Wake};
-use serde_json::Value;
 
 use super::watch::Watch;
 use crate::json_schemas::JsonSchemas;
@@ -114,7 +113,7 @@ pub(crate) struct CallState {
     pub(super) staged: Vec<(Vec<u8>, Vec<u8>)>,
     pub(super) tape: Vec<TapeItem>,
     /// Holds the texts that `tape` points to.
-    pub(super) document: Value,
+    pub(super) tape_texts: Vec<u8>,
     pub(super) patterns: Patterns,
     pub(super) json_schemas: JsonSchemas,
     pub(super) watch: Arc<Watch>,
@@ -163,7 +162,7 @@ impl CallState {
             taken: Vec::new(),
             staged: Vec::new(),
             tape: Vec::new(),
-            document: Value::Null,
+            tape_texts: Vec::new(),
             patterns: Patterns::default(),
             json_schemas: JsonSchemas::default(),
             watch,
@@ -196,7 +195,7 @@ impl CallState {
         }
         if self.tape.capacity() > 0 {
             self.tape = Vec::new();
-            self.document = Value::Null;
+            self.tape_texts = Vec::new();
         }
     }
 

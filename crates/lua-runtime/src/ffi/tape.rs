@@ -1,44 +1,92 @@
 //! A JSON document in the form in which the SDK reads it: its pieces in reading order, so that Lua
 //! builds its tables itself, under its own memory budget, and Rust never calls into Lua for it.
+//!
+//! The document is parsed straight to the tape. The parser checks the call's time every few pieces, and
+//! the tape never takes more than the VM's memory budget.
 
-use serde_json::Value;
+use serde_json::Number;
+
+use crate::json::{self, JsonError, Sink};
 
 use super::call::TapeItem;
 
-/// Parses a document.
-pub(super) fn parse(text: &[u8]) -> Result<Value, serde_json::Error> {
-    serde_json::from_slice(text)
+/// The tape of a document, and the texts that it points to.
+struct Tape<'a> {
+    items: &'a mut Vec<TapeItem>,
+    /// Has room for all texts from the beginning, so that none moves.
+    texts: &'a mut Vec<u8>,
+    /// In items.
+    limit: usize,
 }
 
-/// Writes a document; the tape points into it.
-pub(super) fn write(value: &Value, tape: &mut Vec<TapeItem>) {
-    let item = |kind, length: usize, data: *const u8, number| TapeItem {
-        kind,
-        length: i32::try_from(length).unwrap_or(i32::MAX),
-        data,
-        number,
-    };
-    let none = std::ptr::null();
-    match value {
-        Value::Null => tape.push(item(0, 0, none, 0.0)),
-        Value::Bool(false) => tape.push(item(1, 0, none, 0.0)),
-        Value::Bool(true) => tape.push(item(2, 0, none, 0.0)),
-        Value::Number(number) => {
-            tape.push(item(3, 0, none, number.as_f64().unwrap_or(f64::NAN)));
+impl Tape<'_> {
+    fn push(&mut self, kind: i32, length: usize, data: *const u8, number: f64) -> bool {
+        self.items.push(TapeItem {
+            kind,
+            length: i32::try_from(length).unwrap_or(i32::MAX),
+            data,
+            number,
+        });
+        self.items.len() <= self.limit
+    }
+
+    fn plain(&mut self, kind: i32) -> bool {
+        self.push(kind, 0, std::ptr::null(), 0.0)
+    }
+}
+
+impl Sink for Tape<'_> {
+    type Place = usize;
+
+    fn null(&mut self) -> bool {
+        self.plain(0)
+    }
+
+    fn truth(&mut self, truth: bool) -> bool {
+        self.plain(1 + i32::from(truth))
+    }
+
+    fn number(&mut self, number: Number) -> bool {
+        self.push(3, 0, std::ptr::null(), number.as_f64().unwrap_or(f64::NAN))
+    }
+
+    fn text(&mut self, text: &str) -> bool {
+        if self.texts.capacity() - self.texts.len() < text.len() {
+            return false;
         }
-        Value::String(text) => tape.push(item(4, text.len(), text.as_ptr(), 0.0)),
-        Value::Array(values) => {
-            tape.push(item(5, values.len(), none, 0.0));
-            for value in values {
-                write(value, tape);
-            }
-        }
-        Value::Object(members) => {
-            tape.push(item(6, members.len(), none, 0.0));
-            for (name, value) in members {
-                tape.push(item(4, name.len(), name.as_ptr(), 0.0));
-                write(value, tape);
-            }
+        let from = self.texts.len();
+        self.texts.extend_from_slice(text.as_bytes());
+        let data = self.texts.get(from..).unwrap_or_default().as_ptr();
+        self.push(4, text.len(), data, 0.0)
+    }
+
+    fn begin(&mut self, is_object: bool) -> Option<usize> {
+        let place = self.items.len();
+        self.plain(5 + i32::from(is_object)).then_some(place)
+    }
+
+    fn end(&mut self, place: usize, count: usize) {
+        if let Some(item) = self.items.get_mut(place) {
+            item.length = i32::try_from(count).unwrap_or(i32::MAX);
         }
     }
+}
+
+/// Parses a document to the tape, which points into `texts`. `memory` is the most that the tape may take, in bytes.
+pub(super) fn parse(
+    document: &[u8],
+    items: &mut Vec<TapeItem>,
+    texts: &mut Vec<u8>,
+    memory: usize,
+    is_over: &dyn Fn() -> bool,
+) -> Result<(), JsonError> {
+    items.clear();
+    texts.clear();
+    texts.reserve(document.len());
+    let mut tape = Tape {
+        items,
+        texts,
+        limit: memory / size_of::<TapeItem>(),
+    };
+    json::parse(document, &mut tape, is_over)
 }

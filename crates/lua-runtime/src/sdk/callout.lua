@@ -321,7 +321,10 @@ function Stream:send(data, end_stream)
     if reason then
         return nil, reason
     end
-    if host_send_data(call, self.id, data, #data, end_stream and 1 or 0) ~= 1 then
+    local answer = host_send_data(call, self.id, data, #data, end_stream and 1 or 0)
+    if answer == -4 then
+        return nil, text(call.data, call.length)
+    elseif answer ~= 1 then
         return nil, OVER
     end
     if end_stream then

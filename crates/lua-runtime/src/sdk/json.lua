@@ -97,20 +97,34 @@ local function read(null, array_mark, object_mark)
     return (read_on(0, nil, 1, 0, nil, 0, null, array_mark, object_mark))
 end
 
+-- Raises for a document that is not read to its end.
+local function refuse_document(answer, level)
+    if answer == -7 then
+        error(text(call.data, call.length), level)
+    end
+    core.fail(answer, level - 1)
+end
+
 function json.decode(document)
     if type(document) ~= "string" then
         expect(document, "string", "the document")
     end
-    if host_parse(call, document, #document) ~= 1 then
+    local answer = host_parse(call, document, #document)
+    if answer == 0 then
         return nil, "not JSON: " .. text(call.data, call.length)
+    elseif answer ~= 1 then
+        refuse_document(answer, 3)
     end
     return (read(NULL, ARRAY, nil))
 end
 
 -- For configurations: null is nil, and nothing can be added.
 function json.decode_frozen(document)
-    if host_parse(call, document, #document) ~= 1 then
+    local answer = host_parse(call, document, #document)
+    if answer == 0 then
         error("not JSON: " .. text(call.data, call.length))
+    elseif answer ~= 1 then
+        refuse_document(answer, 2)
     end
     return (read(nil, FROZEN_ARRAY, FROZEN))
 end
@@ -257,15 +271,21 @@ function json.publish(envoy)
             if type(bytes) ~= "string" then
                 expect(bytes, "string", "what to encode")
             end
-            host_encode64(call, bytes, #bytes)
+            local answer = host_encode64(call, bytes, #bytes)
+            if answer < 0 then
+                core.fail(answer)
+            end
             return text(call.data, call.length)
         end,
         decode = function(encoded)
             if type(encoded) ~= "string" then
                 expect(encoded, "string", "what to decode")
             end
-            if host_decode64(call, encoded, #encoded) == 1 then
+            local answer = host_decode64(call, encoded, #encoded)
+            if answer == 1 then
                 return text(call.data, call.length)
+            elseif answer < 0 then
+                core.fail(answer)
             end
             return nil, "not Base64"
         end,

@@ -95,7 +95,7 @@ fn a_check_that_takes_long_ends_with_the_time_budget() {
             schema = envoy.json_schema.compile({ items = { anyOf = numbers } })
         end
         function handler:on_request_header()
-            pcall(schema.validate, schema, "[" .. ("0,"):rep(1000000) .. "0]")
+            pcall(schema.validate, schema, "[" .. ("2000,"):rep(400000) .. "2000]")
             print("went on")
         end
         return handler

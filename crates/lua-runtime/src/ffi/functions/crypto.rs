@@ -5,25 +5,27 @@ use std::borrow::Cow;
 use hmac::{Hmac, KeyInit, Mac};
 use outrider_signatures::{Form, Hash, PublicKey, SignatureError, pem};
 use sha1::Sha1;
-use sha2::{Digest as _, Sha256, Sha384, Sha512};
+use sha2::{Sha256, Sha384, Sha512};
 use subtle::ConstantTimeEq as _;
 
 use super::super::call::CallState;
-use super::frame::{bytes, show_scratch, show_text, with};
+use super::super::watch::Watch;
+use super::frame::{OVER_TIME, bytes, in_pieces, show_scratch, show_text, with};
 
 const DIGITS: &[u8; 16] = b"0123456789abcdef";
 
-/// The digests in the order of the SDK's numbers.
-fn digest_of(number: i32, value: &[u8], out: &mut Vec<u8>) {
-    match number {
-        1 => out.extend_from_slice(&Sha1::digest(value)),
-        2 => out.extend_from_slice(&Sha256::digest(value)),
-        3 => out.extend_from_slice(&Sha384::digest(value)),
-        _ => out.extend_from_slice(&Sha512::digest(value)),
-    }
+/// Appends the digest of a text. `None`: the call's time is over.
+fn digest_of<D: sha2::Digest>(value: &[u8], watch: &Watch, out: &mut Vec<u8>) -> Option<()> {
+    let mut digest = D::new();
+    in_pieces(value, watch, |piece| {
+        digest.update(piece);
+        Some(())
+    })?;
+    out.extend_from_slice(&digest.finalize());
+    Some(())
 }
 
-/// 1: here is the digest.
+/// 1: here is the digest; [`OVER_TIME`]. Digests are numbered as in the SDK.
 pub(super) unsafe extern "C" fn digest(
     call: *mut CallState,
     which: i32,
@@ -33,23 +35,38 @@ pub(super) unsafe extern "C" fn digest(
     // SAFETY: called by the SDK, with its call state and a string.
     unsafe {
         with(call, |state| {
-            state.scratch.clear();
-            digest_of(which, bytes(value, length), &mut state.scratch);
+            let value = bytes(value, length);
+            let CallState { scratch, watch, .. } = state;
+            scratch.clear();
+            let made = match which {
+                1 => digest_of::<Sha1>(value, watch, scratch),
+                2 => digest_of::<Sha256>(value, watch, scratch),
+                3 => digest_of::<Sha384>(value, watch, scratch),
+                _ => digest_of::<Sha512>(value, watch, scratch),
+            };
             show_scratch(state);
-            1
+            if made.is_some() { 1 } else { OVER_TIME }
         })
     }
 }
 
-/// The code of a value. None would mean that keys have lengths that are wrong, which they have not.
-fn code_of<M: Mac + KeyInit>(key: &[u8], value: &[u8], out: &mut Vec<u8>) -> Option<()> {
+/// Appends the code of a text. `None`: the call's time is over. Keys may have any length.
+fn code_of<M: Mac + KeyInit>(
+    key: &[u8],
+    value: &[u8],
+    watch: &Watch,
+    out: &mut Vec<u8>,
+) -> Option<()> {
     let mut code = <M as KeyInit>::new_from_slice(key).ok()?;
-    code.update(value);
+    in_pieces(value, watch, |piece| {
+        code.update(piece);
+        Some(())
+    })?;
     out.extend_from_slice(&code.finalize().into_bytes());
     Some(())
 }
 
-/// 1: here is the code; 0: no code can be made.
+/// 1: here is the code; [`OVER_TIME`].
 pub(super) unsafe extern "C" fn hmac(
     call: *mut CallState,
     which: i32,
@@ -62,16 +79,20 @@ pub(super) unsafe extern "C" fn hmac(
     unsafe {
         with(call, |state| {
             let (key, value) = (bytes(key, key_length), bytes(value, length));
-            state.scratch.clear();
-            let out = &mut state.scratch;
+            let CallState {
+                scratch: out,
+                watch,
+                ..
+            } = state;
+            out.clear();
             let made = match which {
-                1 => code_of::<Hmac<Sha1>>(key, value, out),
-                2 => code_of::<Hmac<Sha256>>(key, value, out),
-                3 => code_of::<Hmac<Sha384>>(key, value, out),
-                _ => code_of::<Hmac<Sha512>>(key, value, out),
+                1 => code_of::<Hmac<Sha1>>(key, value, watch, out),
+                2 => code_of::<Hmac<Sha256>>(key, value, watch, out),
+                3 => code_of::<Hmac<Sha384>>(key, value, watch, out),
+                _ => code_of::<Hmac<Sha512>>(key, value, watch, out),
             };
             show_scratch(state);
-            i32::from(made.is_some())
+            if made.is_some() { 1 } else { OVER_TIME }
         })
     }
 }
@@ -167,7 +188,7 @@ pub(super) unsafe extern "C" fn equal(
     }
 }
 
-/// 1: here they are.
+/// 1: here they are; [`OVER_TIME`].
 pub(super) unsafe extern "C" fn hex_encode(
     call: *mut CallState,
     value: *const u8,
@@ -177,18 +198,20 @@ pub(super) unsafe extern "C" fn hex_encode(
     // SAFETY: called by the SDK, with its call state and a string.
     unsafe {
         with(call, |state| {
-            state.scratch.clear();
-            let digits = bytes(value, length)
-                .iter()
-                .flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]);
-            state.scratch.extend(digits);
+            let CallState { scratch, watch, .. } = state;
+            scratch.clear();
+            let made = in_pieces(bytes(value, length), watch, |piece| {
+                let digits = piece.iter();
+                scratch.extend(digits.flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]));
+                Some(())
+            });
             show_scratch(state);
-            1
+            if made.is_some() { 1 } else { OVER_TIME }
         })
     }
 }
 
-/// 1: here are the bytes; 0: these are no pairs of hexadecimal digits.
+/// 1: here are the bytes; 0: these are no pairs of hexadecimal digits; [`OVER_TIME`].
 pub(super) unsafe extern "C" fn hex_decode(
     call: *mut CallState,
     value: *const u8,
@@ -198,17 +221,24 @@ pub(super) unsafe extern "C" fn hex_decode(
     // SAFETY: called by the SDK, with its call state and a string.
     unsafe {
         with(call, |state| {
-            state.scratch.clear();
-            for pair in bytes(value, length).chunks(2) {
-                let decoded = match pair {
-                    [high, low] => digit(*high).zip(digit(*low)),
-                    _ => None,
-                };
-                let Some((high, low)) = decoded else { return 0 };
-                state.scratch.push(high << 4 | low);
-            }
+            let CallState { scratch, watch, .. } = state;
+            scratch.clear();
+            let made = in_pieces(bytes(value, length), watch, |piece| {
+                for pair in piece.chunks(2) {
+                    let (high, low) = match pair {
+                        [high, low] => digit(*high).zip(digit(*low)),
+                        _ => None,
+                    }?;
+                    scratch.push(high << 4 | low);
+                }
+                Some(())
+            });
             show_scratch(state);
-            1
+            match made {
+                Some(()) => 1,
+                None if state.watch.is_overdue() => OVER_TIME,
+                None => 0,
+            }
         })
     }
 }

@@ -6,6 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use outrider_plugin_api::{Scalar, Stream};
 
 use super::super::call::{CallState, NO_STREAM, Pair};
+use super::super::watch::Watch;
 
 /// The answer when something is wrong with the host itself.
 const BROKEN: i32 = -9;
@@ -56,6 +57,28 @@ pub(super) unsafe fn bytes<'a>(data: *const u8, length: i32) -> &'a [u8] {
         }
         _ => &[],
     }
+}
+
+/// The answer when the call's time is over. What the SDK does with it hardly matters: the hook takes over.
+pub(super) const OVER_TIME: i32 = -5;
+
+/// Bytes that a function works on between two checks of the time.
+const PIECE: usize = 48 * 1024;
+
+/// Gives `work` the bytes in pieces whose length divides by 12, but for the last. Returns `None` if the call's
+/// time is over or `work` returns `None`.
+pub(super) fn in_pieces(
+    bytes: &[u8],
+    watch: &Watch,
+    mut work: impl FnMut(&[u8]) -> Option<()>,
+) -> Option<()> {
+    for piece in bytes.chunks(PIECE) {
+        if watch.is_overdue() {
+            return None;
+        }
+        work(piece)?;
+    }
+    Some(())
 }
 
 pub(super) fn text(bytes: &[u8]) -> std::borrow::Cow<'_, str> {

@@ -6,7 +6,8 @@ use outrider_plugin_api::{
 use serde_json::Value;
 
 use super::super::call::{CallState, TapeItem};
-use super::frame::{bytes, show, show_scalar, show_text, with_stream};
+use super::frame::{OVER_TIME, bytes, show, show_scalar, show_text, with_stream};
+use crate::json::{self, JsonError};
 
 /// The answer when something is refused, with the reason.
 const REFUSED: i32 = -4;
@@ -43,7 +44,20 @@ pub(super) unsafe extern "C" fn metadata(
     }
 }
 
-/// 1. Kinds as in [`metadata`].
+/// Charges the stream for a value that the proxy will keep. Returns whether it fits; if not, the reason is shown.
+fn fits(state: &mut CallState, bytes: usize) -> bool {
+    let budget = state.memory_budget;
+    let fits = state.streams.charge_value(&mut state.slot, bytes, budget);
+    if !fits {
+        let message = format!(
+            "has no room: metadata and filter state of the plugin's streams take the memory budget of {budget} bytes"
+        );
+        show_text(state, &message);
+    }
+    fits
+}
+
+/// 1; [`REFUSED`]: here is why not. Kinds as in [`metadata`].
 pub(super) unsafe extern "C" fn set_metadata(
     call: *mut CallState,
     namespace: *const u8,
@@ -57,7 +71,11 @@ pub(super) unsafe extern "C" fn set_metadata(
 ) -> i32 {
     // SAFETY: called by the SDK, with its call state and strings.
     unsafe {
-        with_stream(call, |_, stream| {
+        with_stream(call, |state, stream| {
+            let size = bytes(namespace, length).len() + bytes(key, key_length).len();
+            if !fits(state, size + bytes(value, value_length).len()) {
+                return REFUSED;
+            }
             let value = match kind {
                 1 => Scalar::String(bytes(value, value_length)),
                 2 => Scalar::Number(number),
@@ -161,7 +179,7 @@ fn tree(value: Value) -> MetadataTree {
     }
 }
 
-/// 1: written; [`REFUSED`]: here is why not.
+/// 1: written; [`REFUSED`]: here is why not; [`OVER_TIME`].
 pub(super) unsafe extern "C" fn set_metadata_json(
     call: *mut CallState,
     namespace: *const u8,
@@ -174,11 +192,27 @@ pub(super) unsafe extern "C" fn set_metadata_json(
     // SAFETY: called by the SDK, with its call state and strings.
     unsafe {
         with_stream(call, |state, stream| {
-            let Ok(value) = serde_json::from_slice(bytes(value, value_length)) else {
-                show_text(state, "the texts of a metadata value must be UTF-8");
-                return REFUSED;
+            let document = bytes(value, value_length);
+            let watch = std::sync::Arc::clone(&state.watch);
+            let parsed = json::parse_value(document, state.memory_budget, &|| watch.is_overdue());
+            let value = match parsed {
+                Ok(value) => value,
+                Err(JsonError::OverTime) => return OVER_TIME,
+                Err(JsonError::TooLarge) => {
+                    show_text(state, "the value takes more than the memory budget");
+                    return REFUSED;
+                }
+                Err(JsonError::Syntax(_)) => {
+                    show_text(state, "the texts of a metadata value must be UTF-8");
+                    return REFUSED;
+                }
             };
             let (namespace, key) = (bytes(namespace, length), bytes(key, key_length));
+            // A message of Envoy's takes some ten times what the shortest values take as text.
+            let size = document.len().saturating_mul(10) + namespace.len() + key.len();
+            if !fits(state, size) {
+                return REFUSED;
+            }
             stream.set_metadata_tree(namespace, key, &tree(value));
             1
         })
@@ -222,7 +256,11 @@ pub(super) unsafe extern "C" fn set_filter_state(
             } else {
                 FilterStateKind::Typed
             };
-            match stream.set_filter_state(bytes(key, length), bytes(value, value_length), kind) {
+            let (key, value) = (bytes(key, length), bytes(value, value_length));
+            if !fits(state, key.len() + value.len()) {
+                return REFUSED;
+            }
+            match stream.set_filter_state(key, value, kind) {
                 Ok(()) => 1,
                 Err(error) => {
                     show_text(state, &error.to_string());

@@ -46,7 +46,9 @@ pub(super) unsafe extern "C" fn schema_validate(
     // SAFETY: called by the SDK, with its call state and a string.
     unsafe {
         with(call, |state| {
-            match state.json_schemas.validate(number, bytes(document, length)) {
+            let document = bytes(document, length);
+            let memory = state.memory_budget;
+            match state.json_schemas.validate(number, document, memory) {
                 Validity::Valid => 0,
                 Validity::Gone => GONE,
                 Validity::OverTime => OVER_TIME,

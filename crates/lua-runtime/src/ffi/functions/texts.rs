@@ -1,12 +1,18 @@
 //! JSON and Base64. These need no stream.
 
 use base64::Engine as _;
+use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD, URL_SAFE_NO_PAD};
 
 use super::super::call::CallState;
 use super::super::tape;
-use super::frame::{bytes, show_scratch, show_text, with};
+use super::frame::{OVER_TIME, bytes, in_pieces, show_scratch, show_text, with};
+use crate::json::JsonError;
 
-/// 1: the document is on the tape; 0: it is none, and here is why.
+/// The answer when the text is larger than the VM may hold.
+const OVER_MEMORY: i32 = -7;
+
+/// 1: the document is on the tape; 0: it is none, and here is why; [`OVER_MEMORY`], and here is why;
+/// [`OVER_TIME`].
 pub(super) unsafe extern "C" fn json_parse(
     call: *mut CallState,
     value: *const u8,
@@ -14,25 +20,39 @@ pub(super) unsafe extern "C" fn json_parse(
 ) -> i32 {
     // SAFETY: called by the SDK, with its call state and a string.
     unsafe {
-        with(call, |state| match tape::parse(bytes(value, length)) {
-            Ok(document) => {
-                state.document = document;
-                state.tape.clear();
-                tape::write(&state.document, &mut state.tape);
-                state.head.tape = state.tape.as_ptr();
-                state.head.count = i32::try_from(state.tape.len()).unwrap_or(i32::MAX);
-                1
-            }
-            Err(error) => {
-                show_text(state, &error.to_string());
-                0
+        with(call, |state| {
+            let CallState {
+                tape,
+                tape_texts,
+                watch,
+                memory_budget,
+                ..
+            } = state;
+            let is_over = || watch.is_overdue();
+            let document = bytes(value, length);
+            match tape::parse(document, tape, tape_texts, *memory_budget, &is_over) {
+                Ok(()) => {
+                    state.head.tape = state.tape.as_ptr();
+                    state.head.count = i32::try_from(state.tape.len()).unwrap_or(i32::MAX);
+                    1
+                }
+                Err(JsonError::Syntax(error)) => {
+                    show_text(state, &error.to_string());
+                    0
+                }
+                Err(JsonError::TooLarge) => {
+                    let message = format!(
+                        "the document takes more than the memory budget of {} bytes",
+                        state.memory_budget
+                    );
+                    show_text(state, &message);
+                    OVER_MEMORY
+                }
+                Err(JsonError::OverTime) => OVER_TIME,
             }
         })
     }
 }
-
-/// The answer when the text is larger than the VM may hold.
-const OVER_MEMORY: i32 = -7;
 
 /// Begins a text of JSON. 0.
 pub(super) unsafe extern "C" fn json_begin(call: *mut CallState) -> i32 {
@@ -144,7 +164,7 @@ fn quote(text: &[u8], out: &mut Vec<u8>) {
     out.push(b'"');
 }
 
-/// 1.
+/// 1: here it is; [`OVER_TIME`].
 pub(super) unsafe extern "C" fn base64_encode(
     call: *mut CallState,
     value: *const u8,
@@ -153,15 +173,21 @@ pub(super) unsafe extern "C" fn base64_encode(
     // SAFETY: called by the SDK, with its call state and a string.
     unsafe {
         with(call, |state| {
-            let encoded = base64::engine::general_purpose::STANDARD.encode(bytes(value, length));
-            state.scratch = encoded.into_bytes();
+            let CallState { scratch, watch, .. } = state;
+            let mut encoded = String::from_utf8(std::mem::take(scratch)).unwrap_or_default();
+            encoded.clear();
+            let made = in_pieces(bytes(value, length), watch, |piece| {
+                STANDARD.encode_string(piece, &mut encoded);
+                Some(())
+            });
+            *scratch = encoded.into_bytes();
             show_scratch(state);
-            1
+            if made.is_some() { 1 } else { OVER_TIME }
         })
     }
 }
 
-/// 1: here it is; 0: it is not Base64. Takes both alphabets, with and without padding.
+/// 1: here it is; 0: it is not Base64; [`OVER_TIME`]. Takes both alphabets, with and without padding.
 pub(super) unsafe extern "C" fn base64_decode(
     call: *mut CallState,
     value: *const u8,
@@ -170,7 +196,6 @@ pub(super) unsafe extern "C" fn base64_decode(
     // SAFETY: called by the SDK, with its call state and a string.
     unsafe {
         with(call, |state| {
-            use base64::engine::general_purpose::{STANDARD_NO_PAD, URL_SAFE_NO_PAD};
             let value = bytes(value, length);
             let unpadded = match value {
                 [head @ .., b'=', b'='] | [head @ .., b'='] => head,
@@ -181,13 +206,16 @@ pub(super) unsafe extern "C" fn base64_decode(
             } else {
                 &STANDARD_NO_PAD
             };
-            match engine.decode(unpadded) {
-                Ok(decoded) => {
-                    state.scratch = decoded;
-                    show_scratch(state);
-                    1
-                }
-                Err(_) => 0,
+            let CallState { scratch, watch, .. } = state;
+            scratch.clear();
+            let made = in_pieces(unpadded, watch, |piece| {
+                engine.decode_vec(piece, scratch).ok()
+            });
+            show_scratch(state);
+            match made {
+                Some(()) => 1,
+                None if state.watch.is_overdue() => OVER_TIME,
+                None => 0,
             }
         })
     }

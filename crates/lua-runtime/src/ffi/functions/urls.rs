@@ -3,7 +3,7 @@
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode, percent_encode};
 
 use super::super::call::CallState;
-use super::frame::{bytes, pair, show_pairs, show_scratch, with};
+use super::frame::{OVER_TIME, bytes, in_pieces, pair, show_pairs, show_scratch, with};
 
 /// All that RFC 3986 does not leave as it is in every place.
 const ENCODED: &AsciiSet = &NON_ALPHANUMERIC
@@ -12,7 +12,7 @@ const ENCODED: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'_')
     .remove(b'~');
 
-/// 1: here it is.
+/// 1: here it is; [`OVER_TIME`].
 pub(super) unsafe extern "C" fn url_encode(
     call: *mut CallState,
     value: *const u8,
@@ -21,15 +21,19 @@ pub(super) unsafe extern "C" fn url_encode(
     // SAFETY: called by the SDK, with its call state and a string.
     unsafe {
         with(call, |state| {
-            state.scratch.clear();
-            append(bytes(value, length), &mut state.scratch);
+            let CallState { scratch, watch, .. } = state;
+            scratch.clear();
+            let made = in_pieces(bytes(value, length), watch, |piece| {
+                append(piece, scratch);
+                Some(())
+            });
             show_scratch(state);
-            1
+            if made.is_some() { 1 } else { OVER_TIME }
         })
     }
 }
 
-/// 1: here it is.
+/// 1: here it is; [`OVER_TIME`].
 pub(super) unsafe extern "C" fn url_decode(
     call: *mut CallState,
     value: *const u8,
@@ -38,10 +42,23 @@ pub(super) unsafe extern "C" fn url_decode(
     // SAFETY: called by the SDK, with its call state and a string.
     unsafe {
         with(call, |state| {
-            state.scratch.clear();
-            state.scratch.extend(percent_decode(bytes(value, length)));
+            let CallState { scratch, watch, .. } = state;
+            scratch.clear();
+            // An escape of which a part is in the next piece waits for it.
+            let mut kept = Vec::new();
+            let made = in_pieces(bytes(value, length), watch, |piece| {
+                kept.extend_from_slice(piece);
+                let tail = kept.len().saturating_sub(2);
+                let cut = kept.get(tail..).unwrap_or_default();
+                let cut = cut.iter().position(|byte| *byte == b'%');
+                let rest = kept.split_off(cut.map_or(kept.len(), |at| tail + at));
+                scratch.extend(percent_decode(&kept));
+                kept = rest;
+                Some(())
+            });
+            scratch.extend(percent_decode(&kept));
             show_scratch(state);
-            1
+            if made.is_some() { 1 } else { OVER_TIME }
         })
     }
 }

@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 use super::super::call::{CallState, Pending};
 use super::frame::{bytes, pair, show, show_pairs, show_scratch, show_text, text, with_stream};
 use crate::outcomes::{Missing, Pairs, Parts};
-use crate::streams::Lookup;
+use crate::streams::{Lookup, SENT_BUDGETS};
 
 fn duration(milliseconds: f64) -> Duration {
     const LONGEST: f64 = 24.0 * 3600.0 * 1000.0;
@@ -103,6 +103,10 @@ pub(super) unsafe extern "C" fn open_stream(
     // SAFETY: called by the SDK, with its call state and strings.
     unsafe {
         with_stream(call, |state, stream| {
+            if !may_send(state, bytes(body, body_length).len()) {
+                state.staged.clear();
+                return 0;
+            }
             let result = stream.start_http_stream(&HttpStreamRequest {
                 cluster: bytes(cluster, length),
                 headers: &staged(state),
@@ -116,7 +120,23 @@ pub(super) unsafe extern "C" fn open_stream(
     }
 }
 
-/// Sends on an HTTP stream. 1: sent; 0: it takes no more.
+/// The answer when something is refused, with the reason.
+const REFUSED: i32 = -4;
+
+/// Whether the stream may send so many bytes on its HTTP streams; if not, the reason is shown.
+fn may_send(state: &mut CallState, bytes: usize) -> bool {
+    let budget = state.memory_budget;
+    let may = state.streams.charge_sent(&mut state.slot, bytes, budget);
+    if !may {
+        let message = format!(
+            "callouts in parts of one request carry {SENT_BUDGETS} times the memory budget of {budget} bytes at most"
+        );
+        show_text(state, &message);
+    }
+    may
+}
+
+/// Sends on an HTTP stream. 1: sent; 0: it takes no more; [`REFUSED`]: here is why not.
 pub(super) unsafe extern "C" fn send_data(
     call: *mut CallState,
     id: f64,
@@ -126,9 +146,12 @@ pub(super) unsafe extern "C" fn send_data(
 ) -> i32 {
     // SAFETY: called by the SDK, with its call state and strings.
     unsafe {
-        with_stream(call, |_, stream| {
-            let id = HttpStreamId(id as u64);
-            i32::from(stream.send_http_stream_data(id, bytes(data, length), end == 1))
+        with_stream(call, |state, stream| {
+            let (id, data) = (HttpStreamId(id as u64), bytes(data, length));
+            if !may_send(state, data.len()) {
+                return REFUSED;
+            }
+            i32::from(stream.send_http_stream_data(id, data, end == 1))
         })
     }
 }
