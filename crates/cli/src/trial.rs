@@ -163,6 +163,7 @@ fn load_module(
         options: outrider_plugin_testkit::wasm_options(&entry.wasm),
         clock: Clock::default(),
         background: None,
+        shares: None,
     };
     let loaded = compiled::telling(&entry.name, bytes.len(), || {
         outrider_wasm_runtime::load(source, WORKERS, metrics)

@@ -22,7 +22,7 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
     ("signatures", &[]),
     ("vm-pool", &["plugin-api"]),
     ("lua-runtime", &["plugin-api", "signatures", "vm-pool"]),
-    ("wasm-runtime", &["plugin-api", "signatures"]),
+    ("wasm-runtime", &["plugin-api", "signatures", "vm-pool"]),
     (
         "envoy-module",
         &[

@@ -92,6 +92,10 @@ pub(crate) fn load(entry: &PluginEntry, place: &Place) -> Result<Arc<dyn Plugin>
                 options: wasm_options(&entry.wasm),
                 clock: wasm_runtime::Clock::default(),
                 background: Some(Arc::new(EnvoyBackground)),
+                shares: Some(wasm_runtime::CpuShares {
+                    per_cent: DEFAULT_SHARE,
+                    clock: lua_runtime::thread_clock(),
+                }),
             };
             Ok(wasm_runtime::load(source, place.workers, &mut Definer)?)
         }

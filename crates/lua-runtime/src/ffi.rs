@@ -26,3 +26,4 @@ pub(crate) use priority::{lower_maker_priority, lower_thread_priority};
 pub(crate) use state::{
     Context, Entry, LuaError, LuaErrorKind, Outcome, Started, State, Step, Thread, place_of,
 };
+pub(crate) use watch::PosixClock;

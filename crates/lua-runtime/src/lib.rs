@@ -27,11 +27,17 @@ mod vm;
 use std::sync::Arc;
 
 use outrider_plugin_api::{LoadError, Metrics, Plugin};
+use outrider_vm_pool::ThreadClock;
 
 pub use source::LuaSource;
 
 /// What plugins can call, as annotations for lua-language-server.
 pub const TYPES: &str = include_str!("../types/outrider.lua");
+
+/// Returns the CPU clocks of threads, by which the other runtime's calls are charged, too.
+pub fn thread_clock() -> &'static dyn ThreadClock {
+    &ffi::PosixClock
+}
 
 /// Loads a plugin: compiles its files, runs its entry, finds its handlers, and makes a VM for each of
 /// `workers`.

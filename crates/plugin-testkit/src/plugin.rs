@@ -102,6 +102,7 @@ impl LoadedPlugin {
                     options: wasm_options(&manifest.wasm.clone().unwrap_or_default()),
                     clock: clock::of_this_thread(),
                     background: None,
+                    shares: None,
                 };
                 Box::new(move |metrics| outrider_wasm_runtime::load(source.clone(), 1, metrics))
             }

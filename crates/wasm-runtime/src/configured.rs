@@ -1,6 +1,7 @@
 //! A Proxy-Wasm plugin with one configuration: what streams call.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use outrider_plugin_api::{
     Call, Cause, ConfigPlace, ConfiguredPlugin, Decision, Direction, Fault, Reaction, Slot, Stream,
@@ -106,6 +107,7 @@ impl ConfiguredPlugin for WasmConfigured {
         let Some(vm) = held.vm_of(*slot) else {
             return Err(unavailable(NO_VM));
         };
+        let _call = self.core.begin_call(stream.worker());
         match vm.call(root, slot, call, stream) {
             Ok(decision) => decision,
             Err(trouble) => Err(self.core.failed(&mut held, *slot, &trouble)),
@@ -145,6 +147,7 @@ impl ConfiguredPlugin for WasmConfigured {
         let Some(vm) = held.vm_of(*slot) else {
             return Err(unavailable(LOST));
         };
+        let _call = self.core.begin_call(stream.worker());
         match vm.event(*slot, &wake, stream) {
             Ok(reaction) => reaction,
             Err(trouble) => Err(self.core.failed(&mut held, *slot, &trouble)),
@@ -155,11 +158,17 @@ impl ConfiguredPlugin for WasmConfigured {
         self.core.also_for(&self.configuration, place);
     }
 
+    #[inline]
+    fn wait_for_share(&self, worker: usize) -> Option<Duration> {
+        self.core.wait(worker)
+    }
+
     fn end(&self, slot: Slot, worker: usize) {
         let Some(mut held) = self.core.worker(worker) else {
             return;
         };
         let Some(vm) = held.vm_of(slot) else { return };
+        let _call = self.core.begin_call(worker);
         if let Err(trouble) = vm.end(slot) {
             self.core.failed_alone(&mut held, slot, &trouble);
         } else {

@@ -12,6 +12,7 @@ use std::time::Duration;
 use outrider_plugin_api::{
     ConfiguredPlugin, Interest, LoadError, MetricKind, Metrics, Plugin, PluginStatus, ScopedConfig,
 };
+use outrider_vm_pool::ShareAccount;
 
 use crate::code::Code;
 use crate::configured::WasmConfigured;
@@ -60,8 +61,10 @@ impl WasmPlugin {
             options,
             clock,
             background,
+            shares,
             ..
         } = source;
+        let account = shares.and_then(|shares| ShareAccount::of(&name, shares.per_cent, workers));
         let environment = options
             .environment
             .iter()
@@ -95,6 +98,8 @@ impl WasmPlugin {
             load_budget: (time_budget * LOAD_FACTOR).clamp(LOAD_BUDGETS.0, LOAD_BUDGETS.1),
             metrics: Mutex::default(),
             tick_failures: Mutex::default(),
+            shares,
+            account,
         });
         let mut core = Core::new(code, shared, counters);
         let refused = |core: &Core, refusal: &Refusal| LoadError {
@@ -238,7 +243,7 @@ impl Plugin for WasmPlugin {
             spares: self.core.spares(),
             memory_budget: self.core.shared.memory_budget,
             log_lines_dropped: None,
-            share_waits: 0,
+            share_waits: self.core.share_waits(),
         }
     }
 }

@@ -5,9 +5,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use outrider_plugin_api::{Background, MetricId, MetricKind, Metrics};
+use outrider_vm_pool::ShareAccount;
 
 use crate::shared_data::Namespace;
-use crate::source::{Clock, WasmOptions};
+use crate::source::{Clock, CpuShares, WasmOptions};
 use crate::state::MetricChange;
 use crate::ticks::TickFailures;
 
@@ -29,6 +30,9 @@ pub(crate) struct Shared {
     pub(crate) load_budget: Duration,
     /// What the proxy does where there is no stream.
     pub(crate) background: Option<Arc<dyn Background>>,
+    pub(crate) shares: Option<CpuShares>,
+    /// The plugin's CPU share; none: it is not limited.
+    pub(crate) account: Option<Arc<ShareAccount>>,
     /// Its shared data and queues.
     pub(crate) namespace: Arc<Namespace>,
     /// Metrics that the plugin's VMs have defined.

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use outrider_plugin_api::Background;
+use outrider_vm_pool::ThreadClock;
 
 /// A plugin's file and its settings.
 #[derive(Debug, Clone)]
@@ -30,6 +31,17 @@ pub struct WasmSource {
     /// What the proxy does for plugins where there is no stream; none: nothing, so that what would be done there
     /// is done while streams pass.
     pub background: Option<Arc<dyn Background>>,
+    /// How much of a worker the plugin may use; none: any.
+    pub shares: Option<CpuShares>,
+}
+
+/// Limit of the CPU time that a plugin may use of each worker.
+#[derive(Debug, Clone, Copy)]
+pub struct CpuShares {
+    /// Per cent of one worker over a short window; 100: any.
+    pub per_cent: u32,
+    /// Reads the CPU time of workers.
+    pub clock: &'static dyn ThreadClock,
 }
 
 /// SHA-256 of a module's file.

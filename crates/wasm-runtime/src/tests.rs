@@ -18,6 +18,7 @@ mod kept;
 mod loading;
 mod made;
 mod sequences;
+mod shares;
 mod signatures;
 mod spare;
 mod streams;

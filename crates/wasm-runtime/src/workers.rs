@@ -4,6 +4,7 @@ mod beside;
 mod configurations;
 mod made;
 mod own;
+mod shares;
 mod spare;
 
 use configurations::Configurations;
@@ -77,7 +78,10 @@ impl Core {
 
     /// A worker, and its first VM.
     pub(crate) fn add_worker(&mut self, vm: Vm) {
-        self.workers.push(WorkerVm::new(vm, self.workers.len()));
+        let worker = self.workers.len();
+        let shared = &self.shared;
+        let calls = shares::call_slot(shared.shares, shared.account.as_ref(), worker);
+        self.workers.push(WorkerVm::new(vm, worker, calls));
     }
 
     /// It has all its workers, and is shared from now on.

@@ -36,7 +36,7 @@ use outrider_vm_pool::{CallSlot, Interrupt, NO_CLOCK, Overrun, ShareAccount, Thr
 
 /// CPU clocks of threads, by `pthread_getcpuclockid`.
 #[derive(Debug)]
-struct PosixClock;
+pub(crate) struct PosixClock;
 
 thread_local! {
     /// The clock id of this thread.

@@ -37,6 +37,8 @@ pub(super) fn functions() -> Functions {
         namespace: shared_data::namespace(Owner::Plugin("hostile".to_owned()), 0),
         metrics: std::sync::Mutex::new(MetricNames::default()),
         tick_failures: std::sync::Mutex::default(),
+        shares: None,
+        account: None,
     };
     let mut store = Store::new(engine, State::new(Arc::new(shared)));
     let mut functions: Functions = linker

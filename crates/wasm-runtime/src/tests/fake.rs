@@ -448,6 +448,7 @@ pub(super) fn source(module: &[u8]) -> WasmSource {
         options: WasmOptions::default(),
         clock: Clock::default(),
         background: None,
+        shares: None,
     }
 }
 

@@ -37,7 +37,12 @@ impl Core {
         self.adopt(&mut held);
         self.stock_up();
         let again = self.complete(&mut held);
-        let due = self.run(&mut held);
+        let due = if let Some(wait) = self.wait(worker) {
+            Some(wait)
+        } else {
+            let _charge = self.charge_wake(worker);
+            self.run(&mut held)
+        };
         self.tidy(&mut held);
         if let Some(delay) = again.into_iter().chain(due).min() {
             self.shared.ring_in(delay);

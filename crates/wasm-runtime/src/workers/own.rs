@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use outrider_plugin_api::{Slot, VmStatus};
+use outrider_vm_pool::CallSlot;
 
 use crate::reaper;
 use crate::repair::Repair;
@@ -24,11 +25,13 @@ pub(crate) struct WorkerVm {
     /// A stream has come.
     pub(crate) is_used: AtomicBool,
     pub(super) seen: Arc<Seen>,
+    /// The calls that the watchdog charges to the plugin's CPU share.
+    pub(super) calls: Option<Arc<CallSlot>>,
 }
 
 impl WorkerVm {
     /// A worker, and its first VM.
-    pub(super) fn new(vm: Vm, worker: usize) -> Self {
+    pub(super) fn new(vm: Vm, worker: usize, calls: Option<Arc<CallSlot>>) -> Self {
         let seen = Arc::new(Seen::default());
         seen.memory.store(vm.memory(), Ordering::Relaxed);
         Self {
@@ -48,6 +51,7 @@ impl WorkerVm {
             has_released: AtomicBool::new(false),
             is_used: AtomicBool::new(false),
             seen,
+            calls,
         }
     }
 
