@@ -26,8 +26,6 @@ mod own_modules;
 mod pairs;
 mod plugin;
 mod proto;
-mod reaper;
-mod repair;
 mod room;
 mod sequences;
 mod shared;

@@ -12,12 +12,11 @@ use std::time::Duration;
 use outrider_plugin_api::{
     ConfiguredPlugin, Interest, LoadError, MetricKind, Metrics, Plugin, PluginStatus, ScopedConfig,
 };
-use outrider_vm_pool::ShareAccount;
+use outrider_vm_pool::{ShareAccount, drop_later, start_drop_queue};
 
 use crate::code::Code;
 use crate::configured::WasmConfigured;
 use crate::memory::Loan;
-use crate::reaper;
 use crate::shared::Shared;
 use crate::shared_data::{self, Owner};
 use crate::source::WasmSource;
@@ -48,7 +47,7 @@ impl WasmPlugin {
         workers: usize,
         metrics: &mut dyn Metrics,
     ) -> Result<Self, LoadError> {
-        reaper::start();
+        start_drop_queue();
         let code = Code::load(&source, metrics).map_err(|message| LoadError {
             plugin: source.name.clone(),
             message: format!("{} {message}", source.file),
@@ -181,7 +180,7 @@ impl Drop for WasmPlugin {
     fn drop(&mut self) {
         let check = self.check.get_mut();
         if let Some(vm) = check.unwrap_or_else(PoisonError::into_inner).take() {
-            reaper::bury(vm);
+            drop_later(vm);
         }
     }
 }

@@ -17,10 +17,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use outrider_plugin_api::{ConfigPlace, Fault, LogLevel, MetricId, Slot, VmStatus};
+use outrider_vm_pool::drop_later;
 
 use crate::code::Code;
 use crate::memory::Loan;
-use crate::reaper;
 use crate::shared::Shared;
 use crate::state::MetricChange;
 use crate::trouble::Trouble;
@@ -229,7 +229,7 @@ impl Core {
             return Ok(());
         }
         if self.is_heavy() {
-            if held.repair.is_due(now) {
+            if held.backoff.is_due(now) {
                 if self.take_over(held) {
                     return Ok(());
                 }
@@ -238,7 +238,7 @@ impl Core {
                 }
                 self.stock_up();
             }
-        } else if held.repair.is_due(now) {
+        } else if held.backoff.is_due(now) {
             match Vm::new(&self.code, &self.shared, 0, Loan::Nothing) {
                 Ok(vm) => {
                     self.install(held, vm);
@@ -246,12 +246,12 @@ impl Core {
                 }
                 Err(refusal) => {
                     let reason = self.describe(&refusal);
-                    held.repair.note(now, reason);
+                    held.backoff.note(now, reason);
                 }
             }
         }
-        *held.seen.trouble() = Some(held.repair.reason.clone());
-        Err(held.repair.reason.clone())
+        *held.seen.trouble() = Some(held.backoff.reason().to_owned());
+        Err(held.backoff.reason().to_owned())
     }
 
     /// Puts a VM to where streams begin.
@@ -278,9 +278,9 @@ impl Core {
             return fault;
         };
         if failed.served > 0 {
-            held.repair.failures = 0;
+            held.backoff.clear();
         }
-        held.repair.note(self.shared.clock.now(), message);
+        held.backoff.note(self.shared.clock.now(), message);
         if held.current.is_none() {
             held.seen.replacements.fetch_add(1, Ordering::Relaxed);
             // Where that fails, the next call says so, or tries again.
@@ -293,7 +293,7 @@ impl Core {
                 self.shared.count(MetricChange::Add(replaced, 1));
             }
         }
-        reaper::bury(failed);
+        drop_later(failed);
         fault
     }
 
@@ -382,7 +382,7 @@ impl Drop for Core {
         for worker in &mut self.workers {
             let ready = worker.ready.get_mut();
             if let Some(vm) = ready.unwrap_or_else(PoisonError::into_inner).take() {
-                reaper::bury(vm);
+                drop_later(vm);
             }
             let held = worker
                 .held
@@ -394,7 +394,7 @@ impl Drop for Core {
                 .into_iter()
                 .chain(held.retiring.drain(..))
             {
-                reaper::bury(vm);
+                drop_later(vm);
             }
         }
     }

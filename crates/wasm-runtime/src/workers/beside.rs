@@ -52,7 +52,7 @@ impl Core {
     /// Sees to it that there is a VM that has all configurations that streams may begin with. Answers when to try again.
     fn complete(&self, held: &mut Held) -> Option<Duration> {
         if held.current.is_none() && self.replace(held).is_err() {
-            return Some(held.repair.wait(self.shared.clock.now()).max(BUSY));
+            return Some(held.backoff.wait(self.shared.clock.now()).max(BUSY));
         }
         let configured = self.configured.load(Ordering::Acquire);
         if held.configured == configured {
@@ -73,7 +73,7 @@ impl Core {
                 Err(Refusal::Refused(reason)) => vm.say(LogLevel::Error, &reason),
                 Err(Refusal::Failed(trouble)) => {
                     self.failed_alone(held, slot, &trouble);
-                    return Some(held.repair.wait(self.shared.clock.now()).max(BUSY));
+                    return Some(held.backoff.wait(self.shared.clock.now()).max(BUSY));
                 }
             }
         }
@@ -99,7 +99,7 @@ impl Core {
         }
         if let Some((generation, trouble)) = failed {
             self.failed_alone(held, slot_of(generation), &trouble);
-            return Some(held.repair.wait(self.shared.clock.now()));
+            return Some(held.backoff.wait(self.shared.clock.now()));
         }
         due
     }

@@ -11,12 +11,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use outrider_plugin_api::LogLevel;
+use outrider_vm_pool::drop_later;
 
 use super::spare::MOST_MAKERS;
 use super::{Core, Held, WorkerVm};
 use crate::memory::Loan;
 use crate::memory::thread_cpu_time;
-use crate::reaper;
 use crate::trouble::Trouble;
 use crate::vm::{Configuration, Refusal, Vm};
 
@@ -137,7 +137,7 @@ impl Core {
     pub(super) fn begin_with(&self, held: &mut Held, mut vm: Vm) -> bool {
         if let Err(trouble) = self.release_gone(&mut vm) {
             self.say(&Refusal::Failed(trouble));
-            reaper::bury(vm);
+            drop_later(vm);
             return false;
         }
         vm.begin_work();

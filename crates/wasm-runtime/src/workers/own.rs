@@ -5,10 +5,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use outrider_plugin_api::{Slot, VmStatus};
-use outrider_vm_pool::CallSlot;
+use outrider_vm_pool::{CallSlot, RestartBackoff, drop_later};
 
-use crate::reaper;
-use crate::repair::Repair;
 use crate::vm::{Vm, generation_of};
 
 /// A worker's VM. The lock is the worker's own: others take it only while no stream has come yet.
@@ -40,7 +38,7 @@ impl WorkerVm {
                 current: Some(vm),
                 retiring: Vec::new(),
                 worker,
-                repair: Repair::default(),
+                backoff: RestartBackoff::default(),
                 configured: 0,
                 seen: Arc::clone(&seen),
             }),
@@ -100,7 +98,7 @@ pub(crate) struct Held {
     pub(super) generation: u32,
     /// Whose it is.
     pub(super) worker: usize,
-    pub(super) repair: Repair,
+    pub(super) backoff: RestartBackoff,
     pub(super) seen: Arc<Seen>,
     /// How many configurations had come when the VM was last seen to have them all.
     pub(super) configured: u64,
@@ -151,14 +149,14 @@ impl Held {
         self.bury_idle();
         let size = |vm: &Vm| vm.memory().max(LEAST_SIZE);
         while self.retiring.iter().map(size).sum::<usize>() > most {
-            reaper::bury(self.retiring.remove(0));
+            drop_later(self.retiring.remove(0));
         }
     }
 
     /// VMs that have no stream any more are closed.
     pub(super) fn bury_idle(&mut self) {
         let idle = self.retiring.extract_if(.., |vm| vm.streams() == 0);
-        idle.for_each(reaper::bury);
+        idle.for_each(drop_later);
     }
 
     /// Takes a VM out that failed.
@@ -222,10 +220,10 @@ pub(super) fn unpoisoned<'a>(
 ) -> MutexGuard<'a, Held> {
     own.held.clear_poison();
     if let Some(vm) = held.current.take() {
-        reaper::bury(vm);
+        drop_later(vm);
     }
     for vm in held.retiring.drain(..) {
-        reaper::bury(vm);
+        drop_later(vm);
     }
     held
 }

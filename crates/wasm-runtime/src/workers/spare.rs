@@ -13,8 +13,8 @@ use std::thread;
 use std::time::Duration;
 
 use super::{Core, Held};
-use crate::reaper;
-use crate::repair::Repair;
+use outrider_vm_pool::{RestartBackoff, drop_later};
+
 use crate::vm::Vm;
 
 /// So many VMs are made at once.
@@ -29,7 +29,7 @@ struct Stock {
     vms: Vec<Spare>,
     /// How many threads make one.
     making: usize,
-    repair: Repair,
+    backoff: RestartBackoff,
 }
 
 #[derive(Debug)]
@@ -48,7 +48,7 @@ impl Spares {
     pub(super) fn bury(&self) {
         let vms = std::mem::take(&mut self.stock().vms);
         for spare in vms {
-            reaper::bury(spare.vm);
+            drop_later(spare.vm);
         }
     }
 }
@@ -76,15 +76,15 @@ impl Core {
             .vms
             .extract_if(.., |spare| spare.configured != configured);
         for spare in old.collect::<Vec<_>>() {
-            reaper::bury(spare.vm);
+            drop_later(spare.vm);
         }
         // A worker that waited may have had another meanwhile, and a plugin may be gone.
         let surplus = stock.vms.len().saturating_sub(wanted);
         for spare in stock.vms.drain(..surplus) {
-            reaper::bury(spare.vm);
+            drop_later(spare.vm);
         }
         let most = wanted.saturating_sub(stock.vms.len()).min(MOST_MAKERS);
-        while stock.making < most && stock.repair.is_due(self.shared.clock.now()) {
+        while stock.making < most && stock.backoff.is_due(self.shared.clock.now()) {
             let core = Arc::clone(&core);
             let maker = thread::Builder::new().name("outrider-vm".into());
             if maker.spawn(move || core.make_spare()).is_err() {
@@ -107,15 +107,15 @@ impl Core {
         stock.making -= 1;
         let again = match made {
             Ok(vm) => {
-                stock.repair = Repair::default();
+                stock.backoff.clear();
                 stock.vms.push(Spare { vm, configured });
                 Duration::ZERO
             }
             Err(refusal) => {
                 self.say(&refusal);
                 let now = self.shared.clock.now();
-                stock.repair.note(now, String::new());
-                stock.repair.wait(now)
+                stock.backoff.note(now, String::new());
+                stock.backoff.wait(now)
             }
         };
         drop(stock);
