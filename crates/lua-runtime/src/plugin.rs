@@ -287,7 +287,10 @@ impl Core {
         if !self.configures {
             return;
         }
-        locked(&self.configurations).insert(documents.id, documents.clone());
+        let mut configurations = locked(&self.configurations);
+        let before = configurations.keys().last().copied().unwrap_or(0);
+        configurations.insert(documents.id, documents.clone());
+        drop(configurations);
         if !self.off_worker {
             return;
         }
@@ -298,6 +301,8 @@ impl Core {
             if let Ok(mut held) = held
                 && !is_used
                 && took < QUICK
+                // Else a maker thread loads those before it first.
+                && own.readiness.up_to.load(Ordering::Relaxed) >= before
                 && let Some(vm) = &mut held.vm
                 && vm.configure(documents, Intake::Checked, None).is_ok()
             {
@@ -453,6 +458,22 @@ impl Core {
         Ok(())
     }
 
+    /// Gives a VM to a worker that has none. Returns it if there is no such worker, or it is in a call.
+    fn give(&self, vm: Vm) -> Option<Vm> {
+        for own in &self.workers {
+            if own.readiness.up_to.load(Ordering::Acquire) == 0
+                && let Ok(mut held) = own.vm.try_lock()
+                && held.vm.is_none()
+            {
+                let up_to = vm.configured_up_to;
+                held.install(vm);
+                own.readiness.set(up_to);
+                return None;
+            }
+        }
+        Some(vm)
+    }
+
     /// Loads what a worker's VM lacks, while its streams wait.
     fn complete_worker(&self, own: &WorkerVm) -> Progress {
         let newest = locked(&self.configurations).keys().last().copied();
@@ -508,7 +529,11 @@ impl MakeVm for Core {
             match made {
                 Ok(vm) => {
                     locked(&self.starts).clear();
-                    *locked(&self.spare) = Some(vm);
+                    if let Some(spare) = self.give(vm) {
+                        *locked(&self.spare) = Some(spare);
+                    } else {
+                        again(Progress::Again(Duration::ZERO));
+                    }
                 }
                 Err(error) => {
                     let mut starts = locked(&self.starts);

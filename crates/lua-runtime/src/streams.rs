@@ -86,7 +86,7 @@ impl StreamState {
 }
 
 /// A plugin may wait for so many callouts and timers on a stream as part of serving the request.
-const FREE_WAKES: u32 = 8;
+const FREE_WAKES: u32 = 4;
 
 /// What a slot stands for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
