@@ -48,6 +48,17 @@ macro_rules! callbacks {
                     _ => Err(MissingCallbacks { names }),
                 }
             }
+
+            /// Functions that do nothing and return null, zero or `false`, for tests without an Envoy.
+            #[cfg(test)]
+            pub(crate) fn stub() -> Self {
+                $(
+                    unsafe extern "C" fn $name($(_: $type),*) $(-> $result)? {
+                        $(<$result as StubResult>::RESULT)?
+                    }
+                )*
+                Self { $($name,)* }
+            }
         }
     };
 }
@@ -238,6 +249,37 @@ pub fn resolve() -> Result<(), MissingCallbacks> {
         let _same = CALLBACKS.set(found);
     }
     Ok(())
+}
+
+/// What [`Callbacks::stub`] returns for a type.
+#[cfg(test)]
+trait StubResult {
+    const RESULT: Self;
+}
+
+#[cfg(test)]
+macro_rules! stub_results {
+    ($($type:ty = $result:expr;)*) => {$(
+        impl StubResult for $type {
+            const RESULT: Self = $result;
+        }
+    )*};
+}
+
+#[cfg(test)]
+stub_results! {
+    bool = false;
+    u32 = 0;
+    u64 = 0;
+    usize = 0;
+    SchedulerPtr = std::ptr::null_mut();
+    *const std::ffi::c_void = std::ptr::null();
+}
+
+/// Makes a table of a test's own the process's. The first one stays.
+#[cfg(test)]
+pub(crate) fn install_stub(table: impl FnOnce() -> Callbacks) -> &'static Callbacks {
+    CALLBACKS.get_or_init(table)
 }
 
 /// Envoy's functions; none before [`resolve`] found them, as in a test without Envoy.

@@ -1,17 +1,17 @@
 //! One stream's filter: the state that Envoy's hooks for it share.
 
 use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use outrider_plugin_api::{
-    Audience, ChainRun, Effects, HttpStreamEvent, LogLevel, Reply, Verdict, Wake,
+    Audience, ChainRun, Effects, HttpStreamEvent, HttpStreamId, LogLevel, Reply, Verdict, Wake,
 };
 use smallvec::SmallVec;
 
 use crate::callbacks::Callbacks;
-use crate::callout::{Doubtful, Judged, OwnedWake};
+use crate::callout::{Doubtful, Judged};
+use crate::event_queue::EventQueue;
 use crate::host::{EnvoyHost, unix_millis};
 use crate::module::{FilterConfig, RouteConfig};
 use crate::raw::{FilterPtr, ModuleBuffer, ModuleHeader};
@@ -25,14 +25,14 @@ pub(crate) struct Filter {
     state: RefCell<State>,
     /// Envoy has not destroyed the filter yet, so its pointer is good.
     alive: Cell<bool>,
-    /// What came of callouts and HTTP streams in the middle of a step, for later.
-    later: RefCell<VecDeque<OwnedWake>>,
+    /// Events that wait for their delivery.
+    events: RefCell<EventQueue>,
     /// Responses on HTTP streams of which it is not known yet whether Envoy made them up.
     doubtful: RefCell<Doubtful>,
 }
 
-/// The event with which a scheduler calls back for what is to be told later; no timer has this number.
-pub(crate) const LATER: u64 = u64::MAX;
+/// The scheduler event that delivers queued events; no timer has this number.
+pub(crate) const EVENTS: u64 = u64::MAX;
 
 #[derive(Default)]
 struct State {
@@ -72,7 +72,7 @@ impl Filter {
             config: Some(config),
             state: RefCell::default(),
             alive: Cell::new(true),
-            later: RefCell::default(),
+            events: RefCell::default(),
             doubtful: RefCell::default(),
         })
     }
@@ -98,7 +98,7 @@ impl Filter {
         timer_keys.clear();
         *limited = false;
         *was_grpc = None;
-        own.later.get_mut().clear();
+        own.events.get_mut().clear();
         *own.doubtful.get_mut() = Doubtful::default();
         // Not when the thread ends: then it is dropped.
         let _ = FREE.try_with(|free| {
@@ -176,43 +176,54 @@ impl Filter {
         Some(result)
     }
 
-    /// Tells the stream's plugins what came of something that one of them started. Envoy may say so inside
-    /// of a call of the module's (no endpoint is healthy, a reset): then it is told when the stream is in
-    /// the middle of nothing, in a hook of its own, in order.
-    pub(crate) fn wake(self: &Rc<Self>, filter: FilterPtr, wake: Wake<'_>) {
-        let mut later = self.later.borrow_mut();
-        if later.is_empty() && self.state.try_borrow_mut().is_ok() {
-            drop(later);
-            self.wake_now(filter, wake);
+    /// Keeps an event of a plugin's callout, HTTP stream or timer, and has Envoy's scheduler deliver it in a hook
+    /// of its own. Envoy raises events in the middle of its codecs, and of the calls that start and reset what
+    /// they are about: plugins never run there.
+    pub(crate) fn queue(&self, filter: FilterPtr, wake: &Wake<'_>) {
+        let limit = self.config.as_deref().and_then(FilterConfig::body_limit);
+        let Ok(mut events) = self.events.try_borrow_mut() else {
             return;
-        }
-        let is_first = later.is_empty();
-        later.extend(OwnedWake::new(&wake));
-        drop(later);
+        };
+        let was_empty = events.is_empty();
+        events.push(wake, limit);
+        let is_first = was_empty && !events.is_empty();
+        drop(events);
         if is_first {
             // SAFETY: the filter is alive during its hook; a scheduler may go before its event comes.
             unsafe {
                 let scheduler = (self.callbacks.http_filter_scheduler_new)(filter);
                 if !scheduler.is_null() {
-                    (self.callbacks.http_filter_scheduler_commit)(scheduler, LATER);
+                    (self.callbacks.http_filter_scheduler_commit)(scheduler, EVENTS);
                     (self.callbacks.http_filter_scheduler_delete)(scheduler);
                 }
             }
         }
     }
 
-    /// Tells what [`Filter::wake`] kept.
-    pub(crate) fn wake_later(self: &Rc<Self>, filter: FilterPtr) {
+    /// Delivers the events that [`Filter::queue`] kept.
+    pub(crate) fn deliver(self: &Rc<Self>, filter: FilterPtr) {
         while self.alive.get() {
-            // Taken out one by one: what comes meanwhile queues up behind.
-            let Some(wake) = self.later.borrow_mut().pop_front() else {
+            // Taken out one by one: an event that comes meanwhile is behind them.
+            let Some(event) = self.events.borrow_mut().pop() else {
                 return;
             };
-            wake.with(|wake| self.wake_now(filter, wake));
+            let resets = event.resets;
+            event.wake.with(|wake| {
+                if resets && let Wake::HttpStream(id, _) = wake {
+                    self.reset_http_stream(filter, id);
+                }
+                self.deliver_one(filter, wake);
+            });
         }
     }
 
-    fn wake_now(self: &Rc<Self>, filter: FilterPtr, wake: Wake<'_>) {
+    /// Resets an HTTP stream whose events are refused.
+    fn reset_http_stream(&self, filter: FilterPtr, id: HttpStreamId) {
+        // SAFETY: the filter is alive during its hook; Envoy knows which of its streams are over.
+        unsafe { (self.callbacks.http_filter_reset_http_stream)(filter, id.0) }
+    }
+
+    fn deliver_one(self: &Rc<Self>, filter: FilterPtr, wake: Wake<'_>) {
         let on_wake = |wake: Wake<'_>| {
             if self.alive.get() {
                 self.step(

@@ -18,7 +18,7 @@ use crate::background;
 use crate::callbacks::callbacks;
 use crate::callout::Ended;
 use crate::exchanges;
-use crate::filter::{Filter, LATER, answer};
+use crate::filter::{EVENTS, Filter, answer};
 use crate::module::{ConfigContext, FilterConfig, RouteConfig, module};
 use crate::raw::{ConfigPtr, EnvoyBuffer, EnvoyHeader, FilterPtr, body_status, headers_status};
 
@@ -235,11 +235,11 @@ unsafe fn on_trailers(filter: FilterPtr, module: *const c_void, direction: Direc
     })
 }
 
-/// Something that a plugin waits for.
-unsafe fn on_wake(filter: FilterPtr, module: *const c_void, wake: Wake<'_>) {
+/// An event of something that a plugin started.
+unsafe fn on_event(filter: FilterPtr, module: *const c_void, wake: Wake<'_>) {
     // SAFETY: the caller's promise is passed on.
     let state = unsafe { state(module) };
-    state.wake(filter, wake);
+    state.queue(filter, &wake);
 }
 
 macro_rules! hooks {
@@ -315,7 +315,7 @@ unsafe extern "C" fn envoy_dynamic_module_on_http_filter_http_callout_done(
         let ended = unsafe { Ended::new(result, headers, headers_length, chunks, chunks_length) };
         let wake = Wake::Callout(CalloutId(id), ended.outcome());
         // SAFETY: the caller's promise is passed on.
-        unsafe { on_wake(filter, module, wake) };
+        unsafe { on_event(filter, module, wake) };
     });
 }
 
@@ -334,7 +334,7 @@ unsafe fn on_http_stream_headers(
         let headers = unsafe { fields(headers.0, headers.1) };
         let (id, event) = wake(&headers);
         // SAFETY: the caller's promise is passed on.
-        unsafe { on_wake(filter, module, Wake::HttpStream(HttpStreamId(id), event)) };
+        unsafe { on_event(filter, module, Wake::HttpStream(HttpStreamId(id), event)) };
     });
 }
 
@@ -384,7 +384,7 @@ unsafe extern "C" fn envoy_dynamic_module_on_http_filter_http_stream_data(
             end_of_stream,
         };
         // SAFETY: the caller's promise is passed on.
-        unsafe { on_wake(filter, module, Wake::HttpStream(HttpStreamId(id), event)) };
+        unsafe { on_event(filter, module, Wake::HttpStream(HttpStreamId(id), event)) };
     });
 }
 
@@ -421,7 +421,7 @@ unsafe extern "C" fn envoy_dynamic_module_on_http_filter_http_stream_complete(
     guarded((), || {
         let wake = Wake::HttpStream(HttpStreamId(id), HttpStreamEvent::Complete);
         // SAFETY: the caller's promise is passed on.
-        unsafe { on_wake(filter, module, wake) };
+        unsafe { on_event(filter, module, wake) };
     });
 }
 
@@ -439,7 +439,7 @@ unsafe extern "C" fn envoy_dynamic_module_on_http_filter_http_stream_reset(
     guarded((), || {
         let event = HttpStreamEvent::Failed(CalloutFailure::Reset);
         // SAFETY: the caller's promise is passed on.
-        unsafe { on_wake(filter, module, Wake::HttpStream(HttpStreamId(id), event)) };
+        unsafe { on_event(filter, module, Wake::HttpStream(HttpStreamId(id), event)) };
     });
 }
 
@@ -486,7 +486,7 @@ unsafe fn array<'a, T>(pointer: *const T, length: usize) -> &'a [T] {
     }
 }
 
-/// A scheduler called back: a timer is due, or something was kept for later.
+/// A scheduler called back: a timer is due, or queued events are to be delivered.
 ///
 /// # Safety
 /// Called by Envoy, as its ABI says.
@@ -499,12 +499,11 @@ unsafe extern "C" fn envoy_dynamic_module_on_http_filter_scheduled(
     guarded((), || {
         // SAFETY: the caller's promise is passed on.
         let state = unsafe { state(module) };
-        if event == LATER {
-            state.wake_later(filter);
-        } else {
+        if event != EVENTS {
             state.timer_is_over(event);
-            state.wake(filter, Wake::Timer(event));
+            state.queue(filter, &Wake::Timer(event));
         }
+        state.deliver(filter);
     });
 }
 
@@ -539,3 +538,6 @@ unused_hooks! {
     envoy_dynamic_module_on_http_filter_downstream_above_write_buffer_high_watermark(Pointer, Pointer);
     envoy_dynamic_module_on_http_filter_downstream_below_write_buffer_low_watermark(Pointer, Pointer);
 }
+
+#[cfg(test)]
+mod tests;

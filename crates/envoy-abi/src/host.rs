@@ -777,7 +777,7 @@ impl Host for EnvoyHost<'_> {
         let headers = ModuleHeader::all(request.headers);
         let mut id = 0;
         // SAFETY: the filter is alive during its hook; everything lent outlives the call, and Envoy
-        // copies it. What comes inside of the call is kept for later (see `Filter::wake`).
+        // copies it. Events that come inside of the call are queued (see `Filter::queue`).
         let result = unsafe {
             (self.callbacks.http_filter_start_http_stream)(
                 self.filter,

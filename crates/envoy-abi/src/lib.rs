@@ -18,6 +18,7 @@ mod bootstrap;
 mod callbacks;
 mod callout;
 mod cluster;
+mod event_queue;
 mod exchanges;
 mod filter;
 mod grpc;
@@ -29,6 +30,8 @@ mod metadata_kinds;
 mod module;
 mod protobuf;
 mod raw;
+#[cfg(test)]
+mod stub;
 mod timers;
 mod worker;
 

@@ -1,0 +1,238 @@
+//! Events of one stream on their way to its plugins.
+//!
+//! Envoy raises events of callouts and HTTP streams inside of its codecs, and inside of the calls that start
+//! or reset them. Nothing of a plugin runs there: an event is copied here, and delivered by the stream's
+//! scheduler, in the order in which it came.
+//!
+//! What is kept is bounded. A response that does not fit is a failure of its callout
+//! ([`CalloutFailure::TooLarge`]); an HTTP stream whose parts do not fit fails in the same way, and is reset
+//! when that is delivered. The ABI offers no back-pressure for either.
+
+use std::collections::VecDeque;
+
+use outrider_plugin_api::{
+    CalloutFailure, HttpStreamEvent, HttpStreamId, OwnedHttpStreamEvent, Wake,
+};
+use smallvec::SmallVec;
+
+use crate::callout::OwnedWake;
+
+/// The cost of one event or header beside its bytes.
+const ENTRY: usize = 64;
+
+/// The bytes that the events of one stream may take before the next one is refused, as a multiple of the
+/// stream's body limit.
+const BODY_LIMITS: usize = 4;
+
+/// The body limit of a stream that has none.
+const DEFAULT_BODY_LIMIT: usize = 1 << 20;
+
+/// An event whose turn has come.
+#[derive(Debug)]
+pub(crate) struct QueuedEvent {
+    pub(crate) wake: OwnedWake,
+    /// The HTTP stream is still open in Envoy, and is to be reset: its events did not fit.
+    pub(crate) resets: bool,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(crate) struct EventQueue {
+    events: VecDeque<QueuedEvent>,
+    bytes: usize,
+    /// HTTP streams of which nothing more is kept.
+    refused: SmallVec<[HttpStreamId; 1]>,
+}
+
+/// Returns the bytes that a copy of an event takes.
+fn cost(wake: &Wake<'_>) -> usize {
+    let headers = |headers: &[(&[u8], &[u8])]| -> usize {
+        let lengths = headers.iter().map(|(name, value)| name.len() + value.len());
+        lengths.map(|length| length + ENTRY).sum()
+    };
+    let pieces =
+        |pieces: &[&[u8]]| -> usize { pieces.iter().map(|piece| piece.len() + ENTRY).sum() };
+    ENTRY
+        + match wake {
+            Wake::Callout(_, Ok(response)) => headers(response.headers) + pieces(response.body),
+            Wake::HttpStream(_, HttpStreamEvent::Headers { headers: all, .. }) => headers(all),
+            Wake::HttpStream(_, HttpStreamEvent::Trailers(all)) => headers(all),
+            Wake::HttpStream(_, HttpStreamEvent::Data { pieces: all, .. }) => pieces(all),
+            Wake::Callout(_, Err(_)) | Wake::HttpStream(..) | Wake::Timer(_) | Wake::Body => 0,
+        }
+}
+
+impl EventQueue {
+    /// Copies an event. `body_limit`: the stream's.
+    pub(crate) fn push(&mut self, wake: &Wake<'_>, body_limit: Option<u32>) {
+        let limit = body_limit
+            .and_then(|limit| usize::try_from(limit).ok())
+            .unwrap_or(DEFAULT_BODY_LIMIT)
+            .saturating_mul(BODY_LIMITS);
+        let cost = cost(wake);
+        let is_over = cost > ENTRY && self.bytes >= limit;
+        match wake {
+            Wake::HttpStream(id, event) => {
+                let is_last = matches!(
+                    event,
+                    HttpStreamEvent::Complete | HttpStreamEvent::Failed(_)
+                );
+                if let Some(index) = self.refused.iter().position(|refused| refused == id) {
+                    if is_last {
+                        self.refused.swap_remove(index);
+                        // Envoy has ended it.
+                        self.forget_reset(*id);
+                    }
+                    return;
+                }
+                if is_over {
+                    self.refused.push(*id);
+                    let failed = OwnedHttpStreamEvent::Failed(CalloutFailure::TooLarge);
+                    self.events.push_back(QueuedEvent {
+                        wake: OwnedWake::HttpStream(*id, failed),
+                        resets: true,
+                    });
+                    return;
+                }
+            }
+            Wake::Callout(id, Ok(_)) if is_over => {
+                return self.keep(OwnedWake::Callout(*id, Err(CalloutFailure::TooLarge)));
+            }
+            _ => {}
+        }
+        if let Some(wake) = OwnedWake::new(wake) {
+            self.bytes = self.bytes.saturating_add(cost);
+            self.keep(wake);
+        }
+    }
+
+    fn keep(&mut self, wake: OwnedWake) {
+        let resets = false;
+        self.events.push_back(QueuedEvent { wake, resets });
+    }
+
+    fn forget_reset(&mut self, id: HttpStreamId) {
+        for event in &mut self.events {
+            if matches!(event.wake, OwnedWake::HttpStream(known, _) if known == id) {
+                event.resets = false;
+            }
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.events.is_empty()
+    }
+
+    /// Takes the first event out.
+    pub(crate) fn pop(&mut self) -> Option<QueuedEvent> {
+        let event = self.events.pop_front()?;
+        event.wake.with(|wake| {
+            self.bytes = self.bytes.saturating_sub(cost(&wake));
+        });
+        Some(event)
+    }
+
+    /// Drops everything.
+    pub(crate) fn clear(&mut self) {
+        self.events.clear();
+        self.refused.clear();
+        self.bytes = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use outrider_plugin_api::{CalloutId, CalloutResponse};
+
+    const LIMIT: Option<u32> = Some(1000);
+
+    fn data<'a>(id: u64, pieces: &'a [&'a [u8]]) -> Wake<'a> {
+        let end_of_stream = false;
+        Wake::HttpStream(
+            HttpStreamId(id),
+            HttpStreamEvent::Data {
+                pieces,
+                end_of_stream,
+            },
+        )
+    }
+
+    fn failed(id: u64) -> Wake<'static> {
+        let event = HttpStreamEvent::Failed(CalloutFailure::Reset);
+        Wake::HttpStream(HttpStreamId(id), event)
+    }
+
+    fn all(queue: &mut EventQueue) -> Vec<(String, bool)> {
+        std::iter::from_fn(|| queue.pop())
+            .map(|event| (format!("{:?}", event.wake), event.resets))
+            .collect()
+    }
+
+    #[test]
+    fn events_within_the_limit_come_out_in_order() {
+        let mut queue = EventQueue::default();
+        let piece = [b"one".as_slice()];
+        queue.push(&data(1, &piece), LIMIT);
+        queue.push(&Wake::Timer(7), LIMIT);
+        queue.push(&failed(1), LIMIT);
+        let texts: Vec<String> = all(&mut queue).into_iter().map(|(text, _)| text).collect();
+        assert_eq!(texts.len(), 3);
+        assert!(texts[0].contains("Data"), "{texts:?}");
+        assert!(texts[1].contains("Timer(7)"), "{texts:?}");
+        assert!(texts[2].contains("Failed(Reset)"), "{texts:?}");
+        assert_eq!(queue.bytes, 0);
+    }
+
+    #[test]
+    fn http_stream_over_the_limit_fails_once_and_is_reset() {
+        let mut queue = EventQueue::default();
+        let piece = [[0_u8; 600].as_slice()];
+        for _ in 0..100 {
+            queue.push(&data(1, &piece), LIMIT);
+        }
+        let events = all(&mut queue);
+        let last = events.last().unwrap();
+        assert!(events.len() < 10, "{}", events.len());
+        assert!(last.0.contains("Failed(TooLarge)") && last.1, "{last:?}");
+        assert!(events.iter().filter(|event| event.1).count() == 1);
+        // What Envoy says of the reset is not told again.
+        queue.push(&failed(1), LIMIT);
+        assert!(queue.is_empty());
+        assert!(queue.refused.is_empty());
+    }
+
+    #[test]
+    fn http_stream_that_envoy_ended_is_not_reset() {
+        let mut queue = EventQueue::default();
+        let piece = [[0_u8; 6000].as_slice()];
+        queue.push(&data(1, &piece), LIMIT);
+        queue.push(&data(1, &piece), LIMIT);
+        queue.push(&failed(1), LIMIT);
+        let events = all(&mut queue);
+        assert_eq!(events.len(), 2);
+        assert!(
+            events[1].0.contains("TooLarge") && !events[1].1,
+            "{events:?}"
+        );
+    }
+
+    #[test]
+    fn callout_over_the_limit_fails_and_others_are_kept() {
+        let mut queue = EventQueue::default();
+        let body = [[0_u8; 6000].as_slice()];
+        let response = CalloutResponse {
+            headers: &[],
+            body: &body,
+        };
+        for id in 0..3 {
+            queue.push(&Wake::Callout(CalloutId(id), Ok(response)), LIMIT);
+        }
+        queue.push(&Wake::Timer(1), LIMIT);
+        let events = all(&mut queue);
+        assert_eq!(events.len(), 4);
+        assert!(events[1].0.contains("TooLarge"), "{events:?}");
+        assert!(events[2].0.contains("TooLarge"), "{events:?}");
+        assert!(events[3].0.contains("Timer"), "{events:?}");
+    }
+}
