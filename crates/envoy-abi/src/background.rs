@@ -8,14 +8,15 @@
 //! The traps: a scheduler is only used under the lock under which it is deleted; and no `done` of a callout is
 //! called under it, because it may ring.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::cell::Cell;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ptr;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{
     Arc, Condvar, LazyLock, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard,
     RwLockWriteGuard, Weak,
 };
-use std::thread;
+use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
 
 use outrider_plugin_api::{
@@ -24,12 +25,13 @@ use outrider_plugin_api::{
     own_headers,
 };
 
-use crate::callbacks::callbacks;
+use crate::callbacks::{Callbacks, callbacks};
 use crate::callout::started;
 use crate::exchanges;
 use crate::host::milliseconds;
-use crate::module::{EnvoyMetric, FilterConfig};
+use crate::module::{EnvoyMetric, FilterConfig, Module};
 use crate::raw::{ClusterPtr, ConfigPtr, ModuleBuffer, ModuleHeader, SchedulerPtr};
+use crate::{wake_queue, worker};
 
 /// Which of the module's clusters.
 pub(crate) type ClusterId = u64;
@@ -70,10 +72,12 @@ struct State {
     last_cluster: ClusterId,
     /// The module's clusters; the newest is used.
     clusters: Vec<(ClusterId, Scheduler)>,
-    /// When the workers are called next.
-    due: Option<Instant>,
+    /// When the workers are called.
+    due: BTreeSet<Instant>,
     /// They are to be called by the event that is on its way.
     call: bool,
+    /// The same, for those that had no time for the last call.
+    call_again: bool,
     /// An event is on its way to the main thread.
     posted: bool,
     has_thread: bool,
@@ -100,6 +104,9 @@ struct Process {
     state: Mutex<State>,
     earlier: Condvar,
     configs: RwLock<Vec<Config>>,
+    /// Configurations that Envoy is called with, and on which thread.
+    in_use: Mutex<Vec<(usize, ThreadId)>>,
+    unused: Condvar,
 }
 
 /// A filter configuration, to count with.
@@ -118,10 +125,22 @@ unsafe impl Sync for Config {}
 /// There is a cluster: asked on the way of requests.
 static IS_THERE: AtomicBool = AtomicBool::new(false);
 
+/// How often the workers were called.
+static CALLS: AtomicU64 = AtomicU64::new(0);
+
+thread_local! {
+    /// The call that this worker answers, or answered last.
+    static ROUND: Cell<u64> = const { Cell::new(0) };
+    /// The plugin with which the worker goes on; `None`: all have had their turn.
+    static NEXT_PLUGIN: Cell<Option<usize>> = const { Cell::new(None) };
+}
+
 static PROCESS: LazyLock<Process> = LazyLock::new(|| Process {
     state: Mutex::default(),
     earlier: Condvar::new(),
     configs: RwLock::default(),
+    in_use: Mutex::default(),
+    unused: Condvar::new(),
 });
 
 fn state() -> MutexGuard<'static, State> {
@@ -152,14 +171,94 @@ pub(crate) fn add_config(key: usize, pointer: ConfigPtr, made: &Arc<dyn FilterCo
     });
 }
 
-/// It goes.
-pub(crate) fn remove_config(key: usize) {
-    configs_mut().retain(|config| config.key != key);
+/// It goes, on any thread. Returns Envoy's pointer, or `None` if it was not known. When this returns, no other thread
+/// uses the pointer, and none will.
+pub(crate) fn remove_config(key: usize) -> Option<ConfigPtr> {
+    let mut configs = configs_mut();
+    let index = configs.iter().position(|config| config.key == key)?;
+    let pointer = configs.remove(index).pointer;
+    drop(configs);
+    let this_thread = thread::current().id();
+    let mut in_use = in_use();
+    // This thread's own use is further up the stack: Envoy destroys the configuration inside of it.
+    while in_use
+        .iter()
+        .any(|(config, thread)| *config == pointer as usize && *thread != this_thread)
+    {
+        in_use = PROCESS
+            .unused
+            .wait(in_use)
+            .unwrap_or_else(PoisonError::into_inner);
+    }
+    Some(pointer)
 }
 
-/// The filter configuration that came last.
-pub(crate) fn newest_config() -> Option<ConfigPtr> {
-    configs().last().map(|config| config.pointer)
+/// Calls `call` with a configuration, by Envoy's pointer, unless Envoy has destroyed it. It is not destroyed before
+/// `call` returns, and no lock is held meanwhile.
+pub(crate) fn with_config<T>(
+    config: usize,
+    call: impl FnOnce(&'static Callbacks, ConfigPtr) -> T,
+) -> Option<T> {
+    with_found_config(
+        |configs| {
+            configs
+                .iter()
+                .find(|known| known.pointer as usize == config)
+        },
+        call,
+    )
+}
+
+/// As [`with_config`], with the configuration that came last.
+pub(crate) fn with_newest_config<T>(
+    call: impl FnOnce(&'static Callbacks, ConfigPtr) -> T,
+) -> Option<T> {
+    with_found_config(<[Config]>::last, call)
+}
+
+fn with_found_config<T>(
+    find: impl FnOnce(&[Config]) -> Option<&Config>,
+    call: impl FnOnce(&'static Callbacks, ConfigPtr) -> T,
+) -> Option<T> {
+    let callbacks = callbacks()?;
+    let guard = {
+        let configs = configs();
+        let pointer = find(&configs)?.pointer;
+        // Before the list is let go: whoever removes the configuration from it finds this.
+        InUse::new(pointer)
+    };
+    Some(call(callbacks, guard.pointer))
+}
+
+/// A configuration that is in use on this thread.
+struct InUse {
+    pointer: ConfigPtr,
+}
+
+impl InUse {
+    fn new(pointer: ConfigPtr) -> Self {
+        in_use().push((pointer as usize, thread::current().id()));
+        Self { pointer }
+    }
+}
+
+impl Drop for InUse {
+    fn drop(&mut self) {
+        let own = (self.pointer as usize, thread::current().id());
+        let mut in_use = in_use();
+        if let Some(index) = in_use.iter().position(|entry| *entry == own) {
+            in_use.swap_remove(index);
+        }
+        drop(in_use);
+        PROCESS.unused.notify_all();
+    }
+}
+
+fn in_use() -> MutexGuard<'static, Vec<(usize, ThreadId)>> {
+    PROCESS
+        .in_use
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Has the main thread come by.
@@ -219,14 +318,16 @@ pub(crate) fn remove_cluster(id: ClusterId) {
 /// Called on the main thread, in a hook of that cluster.
 pub(crate) unsafe fn on_main(cluster: ClusterPtr, id: ClusterId) {
     let Some(callbacks) = callbacks() else { return };
-    let (call, waiting) = {
+    worker::mark_main_thread();
+    let (call, again, waiting) = {
         let mut state = state();
         if !state.clusters.iter().any(|(known, _)| *known == id) {
             return;
         }
         state.posted = false;
         let waiting = std::mem::take(&mut state.waiting);
-        (std::mem::take(&mut state.call), waiting)
+        let call = std::mem::take(&mut state.call);
+        (call, std::mem::take(&mut state.call_again), waiting)
     };
     for waiting in waiting {
         // SAFETY: the caller's promise.
@@ -234,6 +335,9 @@ pub(crate) unsafe fn on_main(cluster: ClusterPtr, id: ClusterId) {
     }
     exchanges::run();
     if call {
+        CALLS.fetch_add(1, Ordering::Release);
+    }
+    if call || again {
         // SAFETY: the caller's promise.
         unsafe { (callbacks.cluster_run_on_all_workers)(cluster, 0) }
     }
@@ -291,16 +395,72 @@ pub(crate) fn on_done(
     }
 }
 
+/// Has workers called once more that had no time for the last call.
+pub(crate) fn call_workers_again() {
+    let mut state = state();
+    state.call_again = true;
+    state.post();
+}
+
+/// A worker is called: it goes through the plugins, as far as its turn lasts.
+pub(crate) fn on_worker(module: &dyn Module) {
+    let Some(worker) = worker::number() else {
+        return;
+    };
+    let calls = CALLS.load(Ordering::Acquire);
+    if NEXT_PLUGIN.get().is_none() && ROUND.get() == calls {
+        return;
+    }
+    let Some(mut wake_up) = wake_queue::begin_beside() else {
+        return;
+    };
+    loop {
+        let plugin = NEXT_PLUGIN.get().unwrap_or_else(|| {
+            ROUND.set(calls);
+            0
+        });
+        // Before the call: a plugin that panics is not called again and again.
+        NEXT_PLUGIN.set(Some(plugin + 1));
+        let has_more = module.background(worker, plugin);
+        if !has_more {
+            NEXT_PLUGIN.set(None);
+            if ROUND.get() == calls {
+                return;
+            }
+        }
+        if wake_up.is_over() {
+            wake_up.has_more = true;
+            return;
+        }
+    }
+}
+
+/// When a request for a call is due: a little late, if it is far away, so that requests that come often meet.
+fn due_time(now: Instant, delay: Duration) -> Option<Instant> {
+    static ZERO: LazyLock<Instant> = LazyLock::new(Instant::now);
+    let zero = *ZERO;
+    let step = Duration::from_millis(1).max(delay / 256).as_micros();
+    // A power of two: requests with like delays meet, too.
+    let step = step.checked_next_power_of_two()?;
+    let since = now.checked_add(delay)?.saturating_duration_since(zero);
+    let steps = since.as_micros().div_ceil(step);
+    let micros = u64::try_from(steps.checked_mul(step)?).ok()?;
+    zero.checked_add(Duration::from_micros(micros))
+}
+
 fn run() {
     let mut state = state();
     loop {
         let now = Instant::now();
-        if state.due.is_some_and(|due| due <= now) {
-            state.due = None;
+        while let Some(due) = state.due.first().copied()
+            && due <= now
+        {
+            state.due.pop_first();
             state.call = true;
             state.post();
         }
-        state = match state.due {
+        let next = state.due.first().copied();
+        state = match next {
             Some(due) => {
                 PROCESS
                     .earlier
@@ -363,18 +523,20 @@ impl Background for EnvoyBackground {
             state.post();
             return;
         }
-        let due = Instant::now() + delay;
-        if state.due.is_some_and(|known| known <= due) {
+        let Some(due) = due_time(Instant::now(), delay) else {
             return;
-        }
-        state.due = Some(due);
+        };
+        let is_next = state.due.first().is_none_or(|first| due < *first);
+        state.due.insert(due);
         if !state.has_thread {
             let thread = thread::Builder::new().name("outrider-ring".into());
             // Where it cannot be started, the next one who rings tries again.
             state.has_thread = thread.spawn(run).is_ok();
         }
         drop(state);
-        PROCESS.earlier.notify_one();
+        if is_next {
+            PROCESS.earlier.notify_one();
+        }
     }
 
     fn start_callout(

@@ -10,12 +10,12 @@ use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::background::{self, ClusterId};
+use crate::callbacks::callbacks;
 use crate::callout::Ended;
 use crate::exchanges;
 use crate::hooks::guarded;
 use crate::module::module;
 use crate::raw::{ClusterPtr, ConfigPtr, EnvoyBuffer, EnvoyHeader};
-use crate::{callbacks::callbacks, worker};
 
 /// Stands for what has no state of its own: its configuration, and its load balancer on each worker.
 fn nothing() -> *const c_void {
@@ -163,7 +163,7 @@ extern "C" fn envoy_dynamic_module_on_cluster_worker_event(
 ) {
     guarded((), || {
         if let Some(module) = module() {
-            module.background(worker::number());
+            background::on_worker(module);
         }
     });
 }

@@ -1,11 +1,13 @@
 //! HTTP streams that belong to no stream of the proxy's: gRPC of plugins' roots rides on them.
 //!
 //! Envoy has them for filter configurations, on its main thread. So what plugins want is queued, and done when
-//! the main thread comes by (see `background`); the newest configuration carries them. Such a stream keeps its
-//! configuration alive, and with it a whole generation of plugins: so all end when a newer one comes.
+//! the main thread comes by (see `background`); the newest configuration carries them, and all end when a newer
+//! one comes.
 //!
-//! The trap: Envoy tells of a stream inside of the calls that start, feed and reset it, and may let a
-//! configuration go inside of them. No lock is held then, nor while a plugin is told.
+//! The traps: a stream does not keep its configuration alive. Envoy may destroy a configuration on any thread, and
+//! drops its streams without an event: so its destroy hook ends them first ([`abandon`]), and Envoy is only called
+//! inside of [`background::with_config`], which delays that hook. Envoy raises events inside of the calls that
+//! start, feed and reset a stream: no lock is held then, nor while a plugin is told, which only fills a mailbox.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ffi::c_void;
@@ -18,7 +20,6 @@ use outrider_plugin_api::{
 };
 
 use crate::background;
-use crate::callbacks::callbacks;
 use crate::callout::{Doubtful, Judged, started};
 use crate::hooks::{fields, guarded, pieces_of};
 use crate::host::milliseconds;
@@ -39,6 +40,10 @@ enum Command {
     Begin(Begin),
     Send(Vec<u8>, bool),
     Reset,
+    /// Its configuration is gone: it has failed.
+    Fail,
+    /// It fails, and is reset in Envoy.
+    End,
 }
 
 #[derive(Default)]
@@ -117,44 +122,44 @@ pub(crate) fn run() {
             Command::Begin(begin) => start(number, &begin),
             Command::Send(data, end_of_stream) => send(number, &data, end_of_stream),
             Command::Reset => reset(forget(number)),
+            Command::Fail => tell(number, HttpStreamEvent::Failed(CalloutFailure::Reset)),
+            Command::End => end(number),
         }
     }
 }
 
 fn start(number: u64, begin: &Begin) {
-    let Some((callbacks, config)) = callbacks().zip(background::newest_config()) else {
-        return tell(number, HttpStreamEvent::Failed(CalloutFailure::CannotStart));
-    };
     let headers = ModuleHeader::all(&begin.headers);
-    exchanges().starting = Some((config as usize, number));
     let mut id = 0;
-    // SAFETY: the newest configuration is in use, and what uses it lets it go on this thread; everything lent
-    // outlives the call, and Envoy copies it.
-    let result = unsafe {
-        (callbacks.http_filter_config_start_http_stream)(
-            config,
-            &raw mut id,
-            ModuleBuffer::new(&begin.cluster),
-            headers.as_ptr(),
-            headers.len(),
-            ModuleBuffer::new(&begin.body),
-            begin.end_of_stream,
-            milliseconds(begin.timeout),
-        )
-    };
-    let mut exchanges = exchanges();
-    if exchanges.starting.take().is_none() {
-        // It was told of meanwhile.
-        return;
-    }
-    match started(result) {
-        Ok(()) => {
-            exchanges.carried.insert(number, (config as usize, id));
+    let result = background::with_newest_config(|callbacks, config| {
+        exchanges().starting = Some((config as usize, number));
+        // SAFETY: the configuration is not destroyed meanwhile; everything lent outlives the call, and Envoy
+        // copies it.
+        let result = unsafe {
+            (callbacks.http_filter_config_start_http_stream)(
+                config,
+                &raw mut id,
+                ModuleBuffer::new(&begin.cluster),
+                headers.as_ptr(),
+                headers.len(),
+                ModuleBuffer::new(&begin.body),
+                begin.end_of_stream,
+                milliseconds(begin.timeout),
+            )
+        };
+        let mut exchanges = exchanges();
+        // An event that came meanwhile has taken it.
+        let (config, number) = exchanges.starting.take()?;
+        let outcome = started(result);
+        if outcome.is_ok() {
+            exchanges.carried.insert(number, (config, id));
         }
-        Err(failure) => {
-            drop(exchanges);
-            tell(number, HttpStreamEvent::Failed(failure));
-        }
+        Some(outcome)
+    });
+    match result {
+        Some(None | Some(Ok(()))) => {}
+        Some(Some(Err(failure))) => tell(number, HttpStreamEvent::Failed(failure)),
+        None => tell(number, HttpStreamEvent::Failed(CalloutFailure::CannotStart)),
     }
 }
 
@@ -163,24 +168,29 @@ fn carried(number: u64) -> Option<Carried> {
 }
 
 fn send(number: u64, data: &[u8], end_of_stream: bool) {
-    if let Some((callbacks, (config, id))) = callbacks().zip(carried(number)) {
-        // SAFETY: a stream that is not over keeps its configuration alive; Envoy copies the bytes.
+    let Some((config, id)) = carried(number) else {
+        return;
+    };
+    background::with_config(config, |callbacks, config| {
+        // SAFETY: the configuration is not destroyed meanwhile; Envoy copies the bytes, and knows which of its
+        // streams are over.
         unsafe {
             (callbacks.http_filter_config_stream_send_data)(
-                config as ConfigPtr,
+                config,
                 id,
                 ModuleBuffer::new(data),
                 end_of_stream,
-            );
+            )
         }
-    }
+    });
 }
 
 fn reset(found: Option<Carried>) {
-    if let Some((callbacks, (config, id))) = callbacks().zip(found) {
-        // SAFETY: a stream that is not over keeps its configuration alive until this has reset it.
-        unsafe { (callbacks.http_filter_config_reset_http_stream)(config as ConfigPtr, id) }
-    }
+    let Some((config, id)) = found else { return };
+    background::with_config(config, |callbacks, config| {
+        // SAFETY: the configuration is not destroyed meanwhile, and Envoy knows which of its streams are over.
+        unsafe { (callbacks.http_filter_config_reset_http_stream)(config, id) }
+    });
 }
 
 /// Nothing is told of a stream any more.
@@ -194,15 +204,57 @@ fn forget(number: u64) -> Option<Carried> {
     found
 }
 
-/// All end, those that wait to be begun too: a newer configuration has come, or Envoy shuts down. Main thread.
+/// Ends all streams in a later event of the main thread: a newer configuration has come.
+pub(crate) fn end_all_later() {
+    let mut exchanges = exchanges();
+    let numbers: Vec<u64> = exchanges.carried.keys().copied().collect();
+    let ends = numbers.into_iter().map(|number| (number, Command::End));
+    exchanges.commands.extend(ends);
+    drop(exchanges);
+    background::come_by();
+}
+
+/// Ends all streams at once: Envoy shuts down, and no later event comes. Main thread.
 pub(crate) fn end_all() {
     let numbers: Vec<u64> = exchanges().carried.keys().copied().collect();
     for number in numbers {
-        // In this order: what Envoy says of the reset comes to nothing.
-        let found = exchanges().carried.remove(&number);
-        tell(number, HttpStreamEvent::Failed(CalloutFailure::Reset));
-        reset(found);
+        end(number);
     }
+}
+
+fn end(number: u64) {
+    // In this order: Envoy's event for the reset reaches no plugin.
+    let found = exchanges().carried.remove(&number);
+    tell(number, HttpStreamEvent::Failed(CalloutFailure::Reset));
+    reset(found);
+}
+
+/// Takes the streams of a configuration that Envoy destroys; their plugins hear on the main thread that they have
+/// failed. Called after [`background::remove_config`], on any thread.
+pub(crate) fn abandon(config: ConfigPtr) {
+    let config = config as usize;
+    let mut exchanges = exchanges();
+    let mut lost: Vec<u64> = exchanges
+        .carried
+        .iter()
+        .filter(|(_, (carrier, _))| *carrier == config)
+        .map(|(number, _)| *number)
+        .collect();
+    lost.extend(
+        exchanges
+            .starting
+            .take_if(|(starting, _)| *starting == config)
+            .map(|(_, number)| number),
+    );
+    if lost.is_empty() {
+        return;
+    }
+    for number in lost {
+        exchanges.carried.remove(&number);
+        exchanges.commands.push_back((number, Command::Fail));
+    }
+    drop(exchanges);
+    background::come_by();
 }
 
 /// Tells the plugin.
@@ -340,3 +392,6 @@ extern "C" fn envoy_dynamic_module_on_http_filter_config_http_stream_reset(
         on_event(config, id, HttpStreamEvent::Failed(CalloutFailure::Reset));
     });
 }
+
+#[cfg(test)]
+mod tests;

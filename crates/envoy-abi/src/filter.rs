@@ -15,7 +15,7 @@ use crate::event_queue::EventQueue;
 use crate::host::{EnvoyHost, unix_millis};
 use crate::module::{FilterConfig, RouteConfig};
 use crate::raw::{FilterPtr, ModuleBuffer, ModuleHeader};
-use crate::timers::{TimerKey, timers};
+use crate::wake_queue::{self, FilterKey, TimerKey};
 use outrider_plugin_api::Direction;
 
 pub(crate) struct Filter {
@@ -27,12 +27,15 @@ pub(crate) struct Filter {
     alive: Cell<bool>,
     /// Events that wait for their delivery.
     events: RefCell<EventQueue>,
+    /// The filter in its worker's queue of wake-ups; 0: it has not been there.
+    wake_key: Cell<FilterKey>,
+    /// Set when a hook panicked or was re-entered: nothing more of the stream runs.
+    broken: Cell<Option<Broken>>,
+    /// Response headers have gone on: a reply cannot take their place any more.
+    response_started: Cell<bool>,
     /// Responses on HTTP streams of which it is not known yet whether Envoy made them up.
     doubtful: RefCell<Doubtful>,
 }
-
-/// The scheduler event that delivers queued events; no timer has this number.
-pub(crate) const EVENTS: u64 = u64::MAX;
 
 #[derive(Default)]
 struct State {
@@ -73,6 +76,9 @@ impl Filter {
             state: RefCell::default(),
             alive: Cell::new(true),
             events: RefCell::default(),
+            wake_key: Cell::new(0),
+            broken: Cell::new(None),
+            response_started: Cell::new(false),
             doubtful: RefCell::default(),
         })
     }
@@ -99,6 +105,11 @@ impl Filter {
         *limited = false;
         *was_grpc = None;
         own.events.get_mut().clear();
+        own.wake_key.set(0);
+        own.response_started.set(false);
+        if own.broken.get().is_some() {
+            return;
+        }
         *own.doubtful.get_mut() = Doubtful::default();
         // Not when the thread ends: then it is dropped.
         let _ = FREE.try_with(|free| {
@@ -114,7 +125,7 @@ impl Filter {
     /// returns.
     ///
     /// Returns `None` when the stream is in the middle of another step, which no callback that a
-    /// plugin can reach leads to.
+    /// plugin can reach leads to: then the stream is broken off.
     pub(crate) fn step<T>(
         self: &Rc<Self>,
         filter: FilterPtr,
@@ -126,8 +137,10 @@ impl Filter {
         let Ok(mut state) = self.state.try_borrow_mut() else {
             crate::log::log(
                 LogLevel::Error,
-                "a stream was re-entered; the call is passed over",
+                "a stream was re-entered, which is a bug of Outrider; it is broken off",
             );
+            // The step that is under way ends the stream when it is done.
+            self.broken.set(Some(Broken::Reentered));
             return None;
         };
         let State {
@@ -141,7 +154,7 @@ impl Filter {
         let run = run.get_or_insert_with(|| {
             *start_millis = unix_millis();
             // A stream stays on its worker.
-            *worker = crate::worker::number();
+            *worker = crate::worker::number().unwrap_or(usize::MAX);
             ChainRun::new(config.chain(self.route(config, filter)))
         });
         if let Some(answer) = skip(run) {
@@ -158,6 +171,7 @@ impl Filter {
             was_grpc,
             limited,
             known: RefCell::default(),
+            wake_key: &self.wake_key,
         };
         let (result, mut effects) = step(run, &mut host);
         if let Some(reply) = &mut effects.reply {
@@ -170,39 +184,46 @@ impl Filter {
             self.end();
             return Some(result);
         }
+        if self.broken.get().is_some() {
+            self.break_off(filter);
+            return None;
+        }
         if !effects.is_empty() {
             self.act(filter, effects);
         }
         Some(result)
     }
 
-    /// Keeps an event of a plugin's callout, HTTP stream or timer, and has Envoy's scheduler deliver it in a hook
-    /// of its own. Envoy raises events in the middle of its codecs, and of the calls that start and reset what
+    /// Keeps an event of a plugin's callout or HTTP stream until it is the filter's turn to be woken (see
+    /// `wake_queue`). Envoy raises events in the middle of its codecs, and of the calls that start and reset what
     /// they are about: plugins never run there.
     pub(crate) fn queue(&self, filter: FilterPtr, wake: &Wake<'_>) {
         let limit = self.config.as_deref().and_then(FilterConfig::body_limit);
         let Ok(mut events) = self.events.try_borrow_mut() else {
             return;
         };
-        let was_empty = events.is_empty();
         events.push(wake, limit);
-        let is_first = was_empty && !events.is_empty();
+        let is_empty = events.is_empty();
         drop(events);
-        if is_first {
-            // SAFETY: the filter is alive during its hook; a scheduler may go before its event comes.
-            unsafe {
-                let scheduler = (self.callbacks.http_filter_scheduler_new)(filter);
-                if !scheduler.is_null() {
-                    (self.callbacks.http_filter_scheduler_commit)(scheduler, EVENTS);
-                    (self.callbacks.http_filter_scheduler_delete)(scheduler);
-                }
-            }
+        if !is_empty {
+            wake_queue::wake(self.callbacks, filter, &self.wake_key);
         }
     }
 
-    /// Delivers the events that [`Filter::queue`] kept.
+    /// Delivers timers that are due and the events that [`Filter::queue`] kept, until the turn is over.
     pub(crate) fn deliver(self: &Rc<Self>, filter: FilterPtr) {
-        while self.alive.get() {
+        let Some((mut wake_up, timers)) = wake_queue::begin(self.wake_key.get()) else {
+            return;
+        };
+        for number in timers {
+            self.timer_is_over(number);
+            self.events.borrow_mut().push(&Wake::Timer(number), None);
+        }
+        while self.alive.get() && self.broken.get().is_none() {
+            if wake_up.is_over() {
+                wake_up.has_more = !self.events.borrow().is_empty();
+                return;
+            }
             // Taken out one by one: an event that comes meanwhile is behind them.
             let Some(event) = self.events.borrow_mut().pop() else {
                 return;
@@ -282,6 +303,43 @@ impl Filter {
         unsafe { route.cast::<RouteConfig>().as_ref() }
     }
 
+    /// How the stream was broken off, if it was.
+    pub(crate) fn broken(&self) -> Option<Broken> {
+        self.broken.get()
+    }
+
+    /// Response headers go on.
+    pub(crate) fn start_response(&self) {
+        self.response_started.set(true);
+    }
+
+    /// Ends the stream after a fault of Outrider's own: with a 500, or by a reset when response headers have gone on.
+    pub(crate) fn break_off(&self, filter: FilterPtr) {
+        let how = match self.broken.get() {
+            Some(Broken::Replied | Broken::Reset) => return,
+            _ if self.response_started.get() => Broken::Reset,
+            _ => Broken::Replied,
+        };
+        // First: Envoy calls response hooks inside of the reply.
+        self.broken.set(Some(how));
+        if let Ok(mut events) = self.events.try_borrow_mut() {
+            events.clear();
+        }
+        if self.alive.get() {
+            let audience = match how {
+                Broken::Reset => Audience::Nobody,
+                Broken::Replied | Broken::Reentered => Audience::Everyone,
+            };
+            let reply = Reply {
+                status: 500,
+                details: "outrider.broken_off".into(),
+                audience,
+                ..Reply::default()
+            };
+            send(self.callbacks, filter, &reply);
+        }
+    }
+
     /// Carries out what may re-enter or destroy the filter.
     fn act(&self, filter: FilterPtr, effects: Effects) {
         let Effects {
@@ -293,14 +351,22 @@ impl Filter {
             send(self.callbacks, filter, &reply);
             return;
         }
-        for (wanted, resume) in [
-            (resume_request, self.callbacks.http_filter_continue_decoding),
+        for (wanted, is_response, resume) in [
+            (
+                resume_request,
+                false,
+                self.callbacks.http_filter_continue_decoding,
+            ),
             (
                 resume_response,
+                true,
                 self.callbacks.http_filter_continue_encoding,
             ),
         ] {
-            if wanted && self.alive.get() {
+            if wanted && self.alive.get() && self.broken.get().is_none() {
+                if is_response {
+                    self.start_response();
+                }
                 // SAFETY: Envoy has not destroyed the filter, or `alive` would say so.
                 unsafe { resume(filter) }
             }
@@ -318,6 +384,7 @@ impl Filter {
     /// The stream is gone.
     pub(crate) fn end(&self) {
         self.alive.set(false);
+        wake_queue::remove(self.wake_key.replace(0));
         let Ok(mut state) = self.state.try_borrow_mut() else {
             // A step is under way; it does this when it is done.
             return;
@@ -328,13 +395,8 @@ impl Filter {
         if let Some(run) = &mut state.run {
             run.end(worker);
         }
-        if state.timer_keys.is_empty() {
-            return;
-        }
-        if let Some(timers) = timers() {
-            for key in state.timer_keys.drain(..) {
-                timers.cancel(key);
-            }
+        for key in state.timer_keys.drain(..) {
+            wake_queue::cancel_timer(key);
         }
     }
 }
@@ -378,12 +440,23 @@ fn send(callbacks: &Callbacks, filter: FilterPtr, reply: &Reply) {
     }
 }
 
-/// What a hook answers for a verdict, given the answers for each.
+/// How a stream was broken off.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Broken {
+    /// A hook was called in the middle of a step, which will end the stream.
+    Reentered,
+    /// With a 500, which passes the response hooks.
+    Replied,
+    /// By a reset.
+    Reset,
+}
+
+/// What a hook answers for a verdict, given the answers for each. No verdict: the stream is broken off.
 pub(crate) fn answer(verdict: Option<Verdict>, go: u32, pause: u32, hold: u32, stop: u32) -> u32 {
     match verdict {
-        None | Some(Verdict::Continue) => go,
+        Some(Verdict::Continue) => go,
         Some(Verdict::Pause) => pause,
         Some(Verdict::Hold) => hold,
-        Some(Verdict::Stop) => stop,
+        None | Some(Verdict::Stop) => stop,
     }
 }

@@ -1,8 +1,10 @@
 //! The functions that Envoy calls. Envoy resolves every HTTP hook when a filter configuration loads,
 //! so all are here, those that nothing is done in too.
 //!
-//! No panic leaves a hook: it is logged, and the stream goes on as if the hook had done nothing.
+//! No panic leaves a hook. One in a hook of a stream ends that stream, with a 500 or a reset: a request never goes on
+//! as if no plugin had been there. Later hooks of such a stream do nothing.
 
+use std::any::Any;
 use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
@@ -10,7 +12,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use outrider_plugin_api::{
-    CalloutFailure, CalloutId, Direction, Effects, HttpStreamEvent, HttpStreamId, LogLevel, Wake,
+    CalloutFailure, CalloutId, Direction, Effects, HttpStreamEvent, HttpStreamId, LogLevel,
+    Verdict, Wake,
 };
 use smallvec::SmallVec;
 
@@ -18,26 +21,68 @@ use crate::background;
 use crate::callbacks::callbacks;
 use crate::callout::Ended;
 use crate::exchanges;
-use crate::filter::{EVENTS, Filter, answer};
+use crate::filter::{Broken, Filter, answer};
 use crate::module::{ConfigContext, FilterConfig, RouteConfig, module};
 use crate::raw::{ConfigPtr, EnvoyBuffer, EnvoyHeader, FilterPtr, body_status, headers_status};
+use crate::worker;
 
 /// Runs a hook's body; a panic is logged and answered with `otherwise`.
 pub(crate) fn guarded<T>(otherwise: T, body: impl FnOnce() -> T) -> T {
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(result) => result,
         Err(panic) => {
-            let text = panic
-                .downcast_ref::<&str>()
-                .map(ToString::to_string)
-                .or_else(|| panic.downcast_ref::<String>().cloned())
-                .unwrap_or_default();
-            crate::log::log(
-                LogLevel::Error,
-                &format!("outrider panicked, which is a bug of it: {text}"),
-            );
+            log_panic(panic);
             otherwise
         }
+    }
+}
+
+fn log_panic(panic: Box<dyn Any + Send>) {
+    let text = panic
+        .downcast_ref::<&str>()
+        .map(ToString::to_string)
+        .or_else(|| panic.downcast_ref::<String>().cloned())
+        .unwrap_or_default();
+    crate::log::log(
+        LogLevel::Error,
+        &format!("outrider panicked, which is a bug of it: {text}"),
+    );
+    // What it carries may panic again when it is dropped.
+    std::mem::forget(panic);
+}
+
+/// Runs the body of a hook of a stream, unless the stream was broken off before: then `broken` is the hook's answer.
+/// A panic is logged and breaks it off, and the answer is `stop`.
+///
+/// # Safety
+/// `module` is what `filter_new` returned, and the filter is alive.
+unsafe fn guarded_stream<T>(
+    filter: FilterPtr,
+    module: *const c_void,
+    broken: impl FnOnce(Broken) -> T,
+    stop: T,
+    body: impl FnOnce(&Rc<Filter>) -> T,
+) -> T {
+    // SAFETY: the caller's promise is passed on.
+    let state = unsafe { state(module) };
+    if let Some(how) = state.broken() {
+        return broken(how);
+    }
+    match catch_unwind(AssertUnwindSafe(|| body(&state))) {
+        Ok(result) => result,
+        Err(panic) => {
+            log_panic(panic);
+            guarded((), || state.break_off(filter));
+            stop
+        }
+    }
+}
+
+/// The answer of a hook of a stream that was broken off: nothing goes on but Outrider's own reply.
+fn broken_answer(how: Broken, direction: Direction, go: u32, stop: u32) -> u32 {
+    match (how, direction) {
+        (Broken::Replied, Direction::Response) => go,
+        _ => stop,
     }
 }
 
@@ -62,12 +107,13 @@ unsafe extern "C" fn envoy_dynamic_module_on_http_filter_config_new(
         };
         // SAFETY: Envoy's buffers live until the hook returns.
         let (name, document) = unsafe { (name.bytes(), document.bytes()) };
+        worker::mark_main_thread();
         let context = ConfigContext::new(config, callbacks);
         match module.filter_config(&context, &text(name), document) {
             Some(made) => {
                 let kept = Box::new(made);
                 background::add_config(&raw const *kept as usize, config, &kept);
-                exchanges::end_all();
+                exchanges::end_all_later();
                 Box::into_raw(kept).cast_const().cast()
             }
             None => ptr::null(),
@@ -82,8 +128,11 @@ unsafe extern "C" fn envoy_dynamic_module_on_http_filter_config_new(
 #[unsafe(no_mangle)]
 unsafe extern "C" fn envoy_dynamic_module_on_http_filter_config_destroy(config: *const c_void) {
     guarded((), || {
-        // Nobody counts with it any more, from here on.
-        background::remove_config(config as usize);
+        // Envoy frees it when this hook returns: no thread uses its pointer from here on, and what it carried
+        // has ended.
+        if let Some(pointer) = background::remove_config(config as usize) {
+            exchanges::abandon(pointer);
+        }
         // SAFETY: made by `Box::into_raw` above, and given back once.
         drop(unsafe { Box::from_raw(config.cast_mut().cast::<Arc<dyn FilterConfig>>()) });
     });
@@ -179,18 +228,23 @@ unsafe fn on_headers(
     direction: Direction,
     end_of_stream: bool,
 ) -> u32 {
-    guarded(headers_status::CONTINUE, || {
-        // SAFETY: the caller's promise is passed on.
-        let state = unsafe { state(module) };
-        let verdict = state.pass(
-            filter,
-            None,
-            |run| run.pass_headers(direction, end_of_stream),
-            |run, host| run.on_headers(direction, end_of_stream, host),
-        );
-        let stop = headers_status::STOP_ITERATION;
-        answer(verdict, headers_status::CONTINUE, stop, stop, stop)
-    })
+    let (go, stop) = (headers_status::CONTINUE, headers_status::STOP_ITERATION);
+    let broken = |how| broken_answer(how, direction, go, stop);
+    // SAFETY: the caller's promise is passed on.
+    unsafe {
+        guarded_stream(filter, module, broken, stop, |state| {
+            let verdict = state.pass(
+                filter,
+                None,
+                |run| run.pass_headers(direction, end_of_stream),
+                |run, host| run.on_headers(direction, end_of_stream, host),
+            );
+            if direction == Direction::Response && verdict == Some(Verdict::Continue) {
+                state.start_response();
+            }
+            answer(verdict, go, stop, stop, stop)
+        })
+    }
 }
 
 /// A chunk of a direction.
@@ -200,39 +254,44 @@ unsafe fn on_body(
     direction: Direction,
     end_of_stream: bool,
 ) -> u32 {
-    guarded(body_status::CONTINUE, || {
-        // SAFETY: the caller's promise is passed on.
-        let state = unsafe { state(module) };
-        let verdict = state.pass(
-            filter,
-            Some(direction),
-            |run| run.lets_pass(direction),
-            |run, host| run.on_body(direction, end_of_stream, host),
-        );
-        answer(
-            verdict,
-            body_status::CONTINUE,
-            body_status::STOP_AND_WATERMARK,
-            body_status::STOP_AND_BUFFER,
-            body_status::STOP_NO_BUFFER,
-        )
-    })
+    let (go, stop) = (body_status::CONTINUE, body_status::STOP_NO_BUFFER);
+    let broken = |how| broken_answer(how, direction, go, stop);
+    // SAFETY: the caller's promise is passed on.
+    unsafe {
+        guarded_stream(filter, module, broken, stop, |state| {
+            let verdict = state.pass(
+                filter,
+                Some(direction),
+                |run| run.lets_pass(direction),
+                |run, host| run.on_body(direction, end_of_stream, host),
+            );
+            answer(
+                verdict,
+                go,
+                body_status::STOP_AND_WATERMARK,
+                body_status::STOP_AND_BUFFER,
+                stop,
+            )
+        })
+    }
 }
 
 /// Trailers of a direction.
 unsafe fn on_trailers(filter: FilterPtr, module: *const c_void, direction: Direction) -> u32 {
-    guarded(headers_status::CONTINUE, || {
-        // SAFETY: the caller's promise is passed on.
-        let state = unsafe { state(module) };
-        let verdict = state.pass(
-            filter,
-            None,
-            |run| run.lets_pass(direction),
-            |run, host| run.on_trailers(direction, host),
-        );
-        let stop = headers_status::STOP_ITERATION;
-        answer(verdict, headers_status::CONTINUE, stop, stop, stop)
-    })
+    let (go, stop) = (headers_status::CONTINUE, headers_status::STOP_ITERATION);
+    let broken = |how| broken_answer(how, direction, go, stop);
+    // SAFETY: the caller's promise is passed on.
+    unsafe {
+        guarded_stream(filter, module, broken, stop, |state| {
+            let verdict = state.pass(
+                filter,
+                None,
+                |run| run.lets_pass(direction),
+                |run, host| run.on_trailers(direction, host),
+            );
+            answer(verdict, go, stop, stop, stop)
+        })
+    }
 }
 
 /// An event of something that a plugin started.
@@ -280,9 +339,13 @@ unsafe extern "C" fn envoy_dynamic_module_on_http_filter_stream_complete(
     filter: FilterPtr,
     module: *const c_void,
 ) {
+    // SAFETY: the caller's promise is passed on.
+    let state = unsafe { state(module) };
+    // The stream is over: nothing is left to break off.
+    if state.broken().is_some() {
+        return;
+    }
     guarded((), || {
-        // SAFETY: the caller's promise is passed on.
-        let state = unsafe { state(module) };
         state.step(
             filter,
             None,
@@ -486,7 +549,7 @@ unsafe fn array<'a, T>(pointer: *const T, length: usize) -> &'a [T] {
     }
 }
 
-/// A scheduler called back: a timer is due, or queued events are to be delivered.
+/// A scheduler called back: it is the filter's turn to deliver timers and events.
 ///
 /// # Safety
 /// Called by Envoy, as its ABI says.
@@ -494,17 +557,10 @@ unsafe fn array<'a, T>(pointer: *const T, length: usize) -> &'a [T] {
 unsafe extern "C" fn envoy_dynamic_module_on_http_filter_scheduled(
     filter: FilterPtr,
     module: *const c_void,
-    event: u64,
+    _event: u64,
 ) {
-    guarded((), || {
-        // SAFETY: the caller's promise is passed on.
-        let state = unsafe { state(module) };
-        if event != EVENTS {
-            state.timer_is_over(event);
-            state.queue(filter, &Wake::Timer(event));
-        }
-        state.deliver(filter);
-    });
+    // SAFETY: the caller's promise is passed on.
+    unsafe { guarded_stream(filter, module, |_| (), (), |state| state.deliver(filter)) }
 }
 
 /// A local reply is about to be sent; nothing is changed about it here.

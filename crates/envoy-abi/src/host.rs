@@ -1,6 +1,6 @@
 //! [`Host`] over one of Envoy's streams.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::ptr;
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -21,7 +21,7 @@ use crate::raw::{
     EnvoyBuffer, EnvoyHeader, FilterPtr, ModuleBuffer, ModuleHeader, TimingInfo, body_type,
     header_type, metadata_source, timing,
 };
-use crate::timers::{TimerKey, timers};
+use crate::wake_queue::{self, FilterKey, TimerKey};
 
 /// One stream during one hook. Made anew for each hook, from what the hook was given.
 pub(crate) struct EnvoyHost<'a> {
@@ -39,6 +39,8 @@ pub(crate) struct EnvoyHost<'a> {
     pub(crate) limited: &'a mut bool,
     /// What this hook has learned of a header map.
     pub(crate) known: RefCell<KnownHeaders>,
+    /// The filter in its worker's queue of wake-ups.
+    pub(crate) wake_key: &'a Cell<FilterKey>,
 }
 
 const CONTENT_TYPE: &[u8] = b"content-type";
@@ -825,7 +827,7 @@ impl Host for EnvoyHost<'_> {
     }
 
     fn start_timer(&mut self, delay: Duration) -> Option<u64> {
-        let key = timers()?.start(self.filter, delay)?;
+        let key = wake_queue::start_timer(self.callbacks, self.filter, self.wake_key, delay)?;
         self.timer_keys.push(key);
         Some(key.1)
     }
@@ -834,8 +836,8 @@ impl Host for EnvoyHost<'_> {
         match id {
             WakeId::Timer(number) => {
                 let found = self.timer_keys.iter().position(|key| key.1 == number);
-                if let (Some(index), Some(timers)) = (found, timers()) {
-                    timers.cancel(self.timer_keys.swap_remove(index));
+                if let Some(index) = found {
+                    wake_queue::cancel_timer(self.timer_keys.swap_remove(index));
                 }
             }
             // SAFETY: the filter is alive during its hook; Envoy knows which of its streams are over.

@@ -32,7 +32,7 @@ mod protobuf;
 mod raw;
 #[cfg(test)]
 mod stub;
-mod timers;
+mod wake_queue;
 mod worker;
 
 pub use background::EnvoyBackground;

@@ -29,8 +29,9 @@ pub trait Module: Send + Sync {
     /// reason has been logged.
     fn route_config(&self, name: &str, config: &[u8]) -> Option<RouteConfig>;
 
-    /// Has plugins do what is due on this worker beside all streams.
-    fn background(&self, worker: usize);
+    /// Has a plugin, by its place among all, do what is due on this worker beside all streams. Returns whether there
+    /// are plugins behind it.
+    fn background(&self, worker: usize, plugin: usize) -> bool;
 
     /// Its pages on Envoy's admin port.
     fn admin(&self) -> &dyn AdminPages;

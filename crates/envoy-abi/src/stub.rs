@@ -66,6 +66,16 @@ pub(crate) fn asked(pointer: *mut c_void) -> Vec<Asked> {
     taken.into_iter().map(|(_, asked)| asked).collect()
 }
 
+/// Takes out when schedulers were called with a pointer since the last time; the rest of what was asked is dropped.
+pub(crate) fn times(pointer: *mut c_void) -> Vec<Instant> {
+    let taken = calls().by_pointer.remove(&(pointer as usize));
+    let taken = taken.unwrap_or_default().into_iter();
+    taken
+        .filter(|(_, asked)| matches!(asked, Asked::Commit(_)))
+        .map(|(at, _)| at)
+        .collect()
+}
+
 /// Waits until something was asked with a pointer.
 pub(crate) fn wait_asked(pointer: *mut c_void) -> Vec<Asked> {
     let deadline = Instant::now() + Duration::from_secs(10);
@@ -161,6 +171,9 @@ pub(crate) fn envoy() -> &'static Callbacks {
         http_filter_start_http_stream: start_http_stream,
         http_filter_reset_http_stream: reset_http_stream,
         http_stream_send_data: send_data,
+        cluster_scheduler_new: scheduler_new,
+        cluster_scheduler_commit: scheduler_commit,
+        cluster_scheduler_delete: scheduler_delete,
         http_filter_config_start_http_stream: start_http_stream,
         http_filter_config_reset_http_stream: reset_http_stream,
         http_filter_config_stream_send_data: send_data,

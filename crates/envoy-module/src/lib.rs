@@ -60,8 +60,8 @@ impl Module for Outrider {
         }
     }
 
-    fn background(&self, worker: usize) {
-        self.registry.background(worker);
+    fn background(&self, worker: usize, plugin: usize) -> bool {
+        self.registry.background(worker, plugin)
     }
 
     fn admin(&self) -> &dyn AdminPages {

@@ -136,15 +136,17 @@ impl Registry {
         Ok(core)
     }
 
-    /// Has plugins do what is due on a worker beside all streams.
-    pub(crate) fn background(&self, worker: usize) {
+    /// Has a plugin, by its place among those that run, do what is due on a worker beside all streams. Returns whether
+    /// there are plugins behind it.
+    pub(crate) fn background(&self, worker: usize, plugin: usize) -> bool {
         let running = Arc::clone(&locked(&self.running));
-        for code in running.iter().filter_map(Weak::upgrade) {
+        if let Some(code) = running.get(plugin).and_then(Weak::upgrade) {
             code.background(worker);
             if Arc::strong_count(&code) == 1 {
                 drop_later(code);
             }
         }
+        plugin + 1 < running.len()
     }
 
     /// A route's configuration has come.

@@ -3,13 +3,14 @@
 use std::ffi::c_void;
 use std::ptr;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use outrider_plugin_api::{Decision, HttpStreamRequest, Pause, Stream};
+use outrider_plugin_api::{Decision, HttpStreamRequest, Pause, Phase, Stream};
 
 use super::*;
 use crate::raw::FilterPtr;
-use crate::stub::{Asked, TestConfig, TestPlugin, asked, envoy, pointer, wait_asked};
+use crate::stub::{Asked, TestConfig, TestPlugin, asked, envoy, pointer, times, wait_asked};
+use crate::wake_queue;
 
 /// A stream that has a filter, as Envoy keeps it.
 struct TestStream {
@@ -44,6 +45,23 @@ impl TestStream {
         unsafe {
             envoy_dynamic_module_on_http_filter_request_headers(self.filter, self.module, true)
         }
+    }
+
+    fn request_body(&self) -> u32 {
+        // SAFETY: the filter is alive.
+        unsafe { envoy_dynamic_module_on_http_filter_request_body(self.filter, self.module, true) }
+    }
+
+    fn response_headers(&self) -> u32 {
+        // SAFETY: the filter is alive.
+        unsafe {
+            envoy_dynamic_module_on_http_filter_response_headers(self.filter, self.module, true)
+        }
+    }
+
+    fn complete(&self) {
+        // SAFETY: the filter is alive.
+        unsafe { envoy_dynamic_module_on_http_filter_stream_complete(self.filter, self.module) }
     }
 
     fn http_stream_reset(&self, id: u64) {
@@ -170,7 +188,7 @@ fn start_http_stream(stream: &mut dyn Stream) -> HttpStreamId {
 /// A plugin that opens an HTTP stream with the request, and waits for it.
 fn opener() -> Arc<TestPlugin> {
     Arc::new(TestPlugin::new(|call, stream| {
-        if call.phase == outrider_plugin_api::Phase::RequestHeaders {
+        if call.phase == Phase::RequestHeaders {
             start_http_stream(stream);
             return Ok(Decision::Pause(Pause::Event));
         }
@@ -200,7 +218,7 @@ fn failed_http_stream_is_delivered_by_the_scheduler() {
 #[test]
 fn http_stream_parts_are_delivered_in_order_and_by_one_event() {
     let plugin = Arc::new(TestPlugin::new(|call, stream| {
-        if call.phase == outrider_plugin_api::Phase::RequestHeaders {
+        if call.phase == Phase::RequestHeaders {
             start_http_stream(stream);
         }
         Ok(Decision::Continue)
@@ -268,15 +286,24 @@ fn http_stream_with_more_than_is_kept_fails_and_is_reset() {
         stream.http_stream_data(id, 1 << 20);
     }
     assert!(plugin.heard().is_empty());
-    stream.run_scheduled();
+    let mut heard = Vec::new();
+    let is_last = |heard: &[String]| {
+        let last = heard.last();
+        last.is_some_and(|last| last.contains("Failed(TooLarge)"))
+    };
+    while !is_last(&heard) {
+        // More than one turn.
+        let commits = stream.wait_commit();
+        stream.come(&commits);
+        heard.extend(plugin.heard());
+        assert!(heard.len() < 10, "{}", heard.len());
+    }
+    stream.commits();
     assert!(
         stream.asked.contains(&Asked::ResetHttpStream(id)),
         "{:?}",
         stream.asked
     );
-    let heard = plugin.heard();
-    assert!(heard.len() < 10);
-    assert!(heard.last().unwrap().contains("Failed(TooLarge)"));
 }
 
 #[test]
@@ -306,7 +333,7 @@ fn timer_resumes_the_call_that_waits_for_it() {
     let number = Arc::new(Mutex::new(0));
     let noted = Arc::clone(&number);
     let plugin = Arc::new(TestPlugin::new(move |call, stream| {
-        if call.phase == outrider_plugin_api::Phase::RequestHeaders {
+        if call.phase == Phase::RequestHeaders {
             *noted.lock().unwrap() = stream.start_timer(Duration::from_millis(5)).unwrap();
             return Ok(Decision::Pause(Pause::Event));
         }
@@ -320,4 +347,228 @@ fn timer_resumes_the_call_that_waits_for_it() {
     let number = *number.lock().unwrap();
     assert_eq!(plugin.heard(), [format!("Timer({number})")]);
     assert_eq!(stream.asked, [Asked::ContinueDecoding]);
+}
+
+/// A plugin that starts a timer with the request, and again whenever it is due; each time it runs for `burns`.
+fn ticker(burns: Duration) -> Arc<TestPlugin> {
+    let mut plugin = TestPlugin::new(|call, stream| {
+        if call.phase == Phase::RequestHeaders {
+            stream.start_timer(Duration::from_millis(1)).unwrap();
+        }
+        Ok(Decision::Continue)
+    });
+    plugin.event = Box::new(move |_, stream| {
+        stream.start_timer(Duration::from_millis(1)).unwrap();
+        let until = Instant::now() + burns;
+        while Instant::now() < until {
+            std::hint::spin_loop();
+        }
+    });
+    Arc::new(plugin)
+}
+
+#[test]
+fn wake_ups_that_run_long_leave_gaps_in_which_nothing_is_posted() {
+    let plugin = ticker(Duration::from_millis(3));
+    let mut streams: Vec<TestStream> = (0..12).map(|_| TestStream::new(&plugin)).collect();
+    for stream in &mut streams {
+        stream.request_headers();
+    }
+    let mut woken = 0;
+    let mut ended: Option<Instant> = None;
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while woken < 30 {
+        assert!(Instant::now() < deadline);
+        // As Envoy's event loop: what is posted runs, until nothing is.
+        let mut posted: Vec<(usize, Instant)> = Vec::new();
+        for (index, stream) in streams.iter().enumerate() {
+            posted.extend(times(stream.filter).into_iter().map(|at| (index, at)));
+        }
+        assert!(posted.len() <= 1, "{} events at a time", posted.len());
+        for (index, at) in posted {
+            if let Some(ended) = ended {
+                let gap = at.saturating_duration_since(ended);
+                assert!(gap >= Duration::from_micros(400), "posted after {gap:?}");
+            }
+            streams[index].come(&[0]);
+            ended = Some(Instant::now());
+            woken += 1;
+        }
+        std::thread::yield_now();
+    }
+    // All had their turn.
+    let heard = plugin.heard().len();
+    assert_eq!(heard, 30);
+}
+
+#[test]
+fn short_wake_ups_follow_each_other_at_once() {
+    let plugin = opener();
+    let mut streams: Vec<TestStream> = (0..3).map(|_| TestStream::new(&plugin)).collect();
+    let ids: Vec<u64> = streams
+        .iter_mut()
+        .map(|stream| {
+            stream.request_headers();
+            stream.started()
+        })
+        .collect();
+    for (stream, id) in streams.iter().zip(ids) {
+        stream.http_stream_reset(id);
+    }
+    let deadline = Instant::now() + Duration::from_secs(10);
+    let mut heard = 0;
+    while heard < 3 {
+        assert!(Instant::now() < deadline);
+        for stream in &mut streams {
+            stream.run_scheduled();
+        }
+        heard += plugin.heard().len();
+    }
+}
+
+#[test]
+fn filter_that_goes_with_its_event_on_the_way_leaves_the_turn_to_others() {
+    let plugin = opener();
+    let mut first = TestStream::new(&plugin);
+    let mut second = TestStream::new(&plugin);
+    first.request_headers();
+    second.request_headers();
+    let (one, two) = (first.started(), second.started());
+    first.http_stream_reset(one);
+    second.http_stream_reset(two);
+    assert_eq!(first.commits().len(), 1);
+    assert!(second.commits().is_empty());
+    drop(first);
+    let commits = second.wait_commit();
+    second.come(&commits);
+    assert_eq!(plugin.heard().len(), 1);
+}
+
+#[test]
+fn calls_beside_streams_wait_for_the_gap_and_come_first_then() {
+    let plugin = ticker(Duration::from_millis(3));
+    let mut stream = TestStream::new(&plugin);
+    stream.request_headers();
+    let commits = stream.wait_commit();
+    stream.come(&commits);
+    // The turn is over, for calls beside streams, too.
+    assert!(wake_queue::begin_beside().is_none());
+    let deadline = Instant::now() + Duration::from_secs(10);
+    let mut wake_up = loop {
+        std::thread::sleep(Duration::from_millis(2));
+        assert!(Instant::now() < deadline);
+        if let Some(wake_up) = wake_queue::begin_beside() {
+            break wake_up;
+        }
+    };
+    std::thread::sleep(Duration::from_millis(2));
+    assert!(wake_up.is_over());
+    wake_up.has_more = true;
+    drop(wake_up);
+    assert!(wake_queue::begin_beside().is_none());
+}
+
+fn panics_in(phase: Phase) -> Arc<TestPlugin> {
+    Arc::new(TestPlugin::new(move |call, stream| {
+        assert!(call.phase != phase, "as the test wants");
+        if call.phase == Phase::RequestHeaders {
+            start_http_stream(stream);
+        }
+        Ok(Decision::Continue)
+    }))
+}
+
+#[test]
+fn panic_with_request_headers_ends_the_stream_with_500() {
+    let plugin = panics_in(Phase::RequestHeaders);
+    let mut stream = TestStream::new(&plugin);
+    assert_eq!(stream.request_headers(), headers_status::STOP_ITERATION);
+    stream.commits();
+    assert_eq!(stream.asked, [Asked::SendResponse(500)]);
+    stream.asked.clear();
+    // Nothing of the request goes on any more, and the reply passes without the plugin.
+    assert_eq!(stream.request_body(), body_status::STOP_NO_BUFFER);
+    assert_eq!(stream.response_headers(), headers_status::CONTINUE);
+    stream.complete();
+    stream.commits();
+    assert!(stream.asked.is_empty(), "{:?}", stream.asked);
+}
+
+#[test]
+fn panic_with_response_headers_replaces_the_response() {
+    let plugin = panics_in(Phase::ResponseHeaders);
+    let mut stream = TestStream::new(&plugin);
+    assert_eq!(stream.request_headers(), headers_status::CONTINUE);
+    assert_eq!(stream.response_headers(), headers_status::STOP_ITERATION);
+    stream.commits();
+    assert_eq!(stream.asked.last(), Some(&Asked::SendResponse(500)));
+}
+
+#[test]
+fn panic_in_an_event_after_response_headers_resets_the_stream() {
+    let mut plugin = TestPlugin::new(|call, stream| {
+        if call.phase == Phase::RequestHeaders {
+            start_http_stream(stream);
+        }
+        Ok(Decision::Continue)
+    });
+    plugin.event = Box::new(|_, _| panic!("as the test wants"));
+    let plugin = Arc::new(plugin);
+    let mut stream = TestStream::new(&plugin);
+    stream.request_headers();
+    let id = stream.started();
+    assert_eq!(stream.response_headers(), headers_status::CONTINUE);
+    stream.http_stream_reset(id);
+    let commits = stream.commits();
+    stream.come(&commits);
+    stream.run_scheduled();
+    assert_eq!(stream.asked, [Asked::ResetStream]);
+    assert_eq!(stream.response_headers(), headers_status::STOP_ITERATION);
+    // Another stream of the worker is woken as before.
+    let other = opener();
+    let mut next = TestStream::new(&other);
+    next.request_headers();
+    let id = next.started();
+    next.http_stream_reset(id);
+    let commits = next.wait_commit();
+    next.come(&commits);
+    assert_eq!(other.heard().len(), 1);
+}
+
+#[test]
+fn panic_gives_back_what_the_plugin_holds() {
+    let plugin = panics_in(Phase::ResponseHeaders);
+    let stream = TestStream::new(&plugin);
+    stream.request_headers();
+    stream.response_headers();
+    drop(stream);
+    assert_eq!(plugin.ended.load(std::sync::atomic::Ordering::Relaxed), 1);
+}
+
+#[test]
+fn hook_in_the_middle_of_a_step_breaks_the_stream_off() {
+    let place: Arc<Mutex<Option<(usize, usize)>>> = Arc::default();
+    let there = Arc::clone(&place);
+    let plugin = Arc::new(TestPlugin::new(move |_, _| {
+        if let Some((filter, module)) = *there.lock().unwrap() {
+            // SAFETY: the filter is alive: this is one of its hooks.
+            let answer = unsafe {
+                envoy_dynamic_module_on_http_filter_response_headers(
+                    ptr::with_exposed_provenance_mut(filter),
+                    ptr::with_exposed_provenance(module),
+                    false,
+                )
+            };
+            assert_eq!(answer, headers_status::STOP_ITERATION);
+        }
+        Ok(Decision::Continue)
+    }));
+    let mut stream = TestStream::new(&plugin);
+    *place.lock().unwrap() = Some((
+        stream.filter.expose_provenance(),
+        stream.module.expose_provenance(),
+    ));
+    assert_eq!(stream.request_headers(), headers_status::STOP_ITERATION);
+    stream.commits();
+    assert_eq!(stream.asked, [Asked::SendResponse(500)]);
 }
