@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use outrider_plugin_api::{
     CalloutFailure, CalloutId, CalloutResponse, HttpStreamEvent, HttpStreamId, OwnedHeaders,
-    OwnedHttpStreamEvent, Wake, lend_headers, own_headers,
+    OwnedHttpStreamEvent, Wake, WakeId, lend_headers, own_headers,
 };
 
 use smallvec::SmallVec;
@@ -134,6 +134,15 @@ impl OwnedWake {
             }
             Wake::Timer(id) => Some(Self::Timer(*id)),
             Wake::Body => None,
+        }
+    }
+
+    /// The operation that it is about.
+    pub(crate) fn id(&self) -> WakeId {
+        match self {
+            Self::Callout(id, _) => WakeId::Callout(*id),
+            Self::HttpStream(id, _) => WakeId::HttpStream(*id),
+            Self::Timer(id) => WakeId::Timer(*id),
         }
     }
 

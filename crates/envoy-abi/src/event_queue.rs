@@ -9,9 +9,10 @@
 //! when that is delivered. The ABI offers no back-pressure for either.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use outrider_plugin_api::{
-    CalloutFailure, HttpStreamEvent, HttpStreamId, OwnedHttpStreamEvent, Wake,
+    CalloutFailure, HttpStreamEvent, HttpStreamId, OwnedHttpStreamEvent, Wake, WakeId,
 };
 use smallvec::SmallVec;
 
@@ -33,6 +34,15 @@ pub(crate) struct QueuedEvent {
     pub(crate) wake: OwnedWake,
     /// The HTTP stream is still open in Envoy, and is to be reset: its events did not fit.
     pub(crate) resets: bool,
+}
+
+/// What [`EventQueue::pop`] returns.
+#[derive(Debug)]
+pub(crate) enum NextEvent {
+    Now(QueuedEvent),
+    /// There are events, and their plugins have to wait for so long.
+    Later(Duration),
+    Nothing,
 }
 
 /// See the module.
@@ -123,9 +133,29 @@ impl EventQueue {
         self.events.is_empty()
     }
 
-    /// Takes the first event out.
-    pub(crate) fn pop(&mut self) -> Option<QueuedEvent> {
-        let event = self.events.pop_front()?;
+    /// Takes the first event out whose plugin need not wait for its share of the worker; `wait` returns how long it has
+    /// to. Events of one operation stay in order.
+    pub(crate) fn pop(&mut self, mut wait: impl FnMut(WakeId) -> Option<Duration>) -> NextEvent {
+        let mut shortest: Option<Duration> = None;
+        let mut delayed: SmallVec<[WakeId; 4]> = SmallVec::new();
+        let found = self.events.iter().position(|event| {
+            let id = event.wake.id();
+            if delayed.contains(&id) {
+                return false;
+            }
+            let Some(wait) = wait(id) else { return true };
+            shortest = Some(shortest.map_or(wait, |known| known.min(wait)));
+            delayed.push(id);
+            false
+        });
+        match found.and_then(|index| self.take(index)) {
+            Some(event) => NextEvent::Now(event),
+            None => shortest.map_or(NextEvent::Nothing, NextEvent::Later),
+        }
+    }
+
+    fn take(&mut self, index: usize) -> Option<QueuedEvent> {
+        let event = self.events.remove(index)?;
         event.wake.with(|wake| {
             self.bytes = self.bytes.saturating_sub(cost(&wake));
         });
@@ -164,9 +194,37 @@ mod tests {
     }
 
     fn all(queue: &mut EventQueue) -> Vec<(String, bool)> {
-        std::iter::from_fn(|| queue.pop())
+        let next = || match queue.pop(|_| None) {
+            NextEvent::Now(event) => Some(event),
+            NextEvent::Later(_) | NextEvent::Nothing => None,
+        };
+        std::iter::from_fn(next)
             .map(|event| (format!("{:?}", event.wake), event.resets))
             .collect()
+    }
+
+    #[test]
+    fn events_of_a_plugin_over_its_share_wait_and_others_do_not() {
+        let mut queue = EventQueue::default();
+        let piece = [b"one".as_slice()];
+        queue.push(&data(1, &piece), LIMIT);
+        queue.push(&Wake::Timer(7), LIMIT);
+        queue.push(&failed(1), LIMIT);
+        let wait = |id| (id != WakeId::Timer(7)).then_some(Duration::from_millis(3));
+        assert!(
+            matches!(queue.pop(wait), NextEvent::Now(event) if event.wake.id() == WakeId::Timer(7))
+        );
+        assert!(
+            matches!(queue.pop(wait), NextEvent::Later(wait) if wait == Duration::from_millis(3))
+        );
+        // The answer may be another within one question: what is of one HTTP stream keeps its order.
+        let mut asked = 0;
+        let next = queue.pop(|_| {
+            asked += 1;
+            (asked == 1).then_some(Duration::from_millis(3))
+        });
+        assert!(matches!(next, NextEvent::Later(_)));
+        assert_eq!(all(&mut queue).len(), 2);
     }
 
     #[test]

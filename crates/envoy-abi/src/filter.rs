@@ -3,15 +3,17 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use outrider_plugin_api::{
     Audience, ChainRun, Effects, HttpStreamEvent, HttpStreamId, LogLevel, Reply, Verdict, Wake,
+    WakeId,
 };
 use smallvec::SmallVec;
 
 use crate::callbacks::Callbacks;
 use crate::callout::{Doubtful, Judged};
-use crate::event_queue::EventQueue;
+use crate::event_queue::{EventQueue, NextEvent};
 use crate::host::{EnvoyHost, unix_millis};
 use crate::module::{FilterConfig, RouteConfig};
 use crate::raw::{FilterPtr, ModuleBuffer, ModuleHeader};
@@ -50,6 +52,10 @@ struct State {
     /// Envoy has been told how much of a body may be held back.
     limited: bool,
 }
+
+/// How long an event waits for its plugin's share of the worker, before that is asked again.
+const SHORTEST_WAIT: Duration = Duration::from_millis(1);
+const LONGEST_WAIT: Duration = Duration::from_millis(200);
 
 thread_local! {
     /// The worker's filters that no stream has: a stream begins without asking for memory.
@@ -225,8 +231,14 @@ impl Filter {
                 return;
             }
             // Taken out one by one: an event that comes meanwhile is behind them.
-            let Some(event) = self.events.borrow_mut().pop() else {
-                return;
+            let next = self.events.borrow_mut().pop(|id| self.wait_for_share(id));
+            let event = match next {
+                NextEvent::Now(event) => event,
+                NextEvent::Later(wait) => {
+                    wake_up.delay = Some(wait.clamp(SHORTEST_WAIT, LONGEST_WAIT));
+                    return;
+                }
+                NextEvent::Nothing => return,
             };
             let resets = event.resets;
             event.wake.with(|wake| {
@@ -236,6 +248,12 @@ impl Filter {
                 self.deliver_one(filter, wake);
             });
         }
+    }
+
+    /// How long an event has to wait for its plugin's share of the worker.
+    fn wait_for_share(&self, id: WakeId) -> Option<Duration> {
+        let state = self.state.try_borrow().ok()?;
+        state.run.as_ref()?.wait_for_share(id, state.worker)
     }
 
     /// Resets an HTTP stream whose events are refused.

@@ -186,6 +186,8 @@ pub(crate) struct TestPlugin {
     pub(crate) call: Box<dyn Fn(Call, &mut dyn Stream) -> Result<Decision, Fault> + Send + Sync>,
     pub(crate) event: Box<dyn Fn(Wake<'_>, &mut dyn Stream) + Send + Sync>,
     pub(crate) heard: Mutex<Vec<String>>,
+    /// How long its events have to wait for its share of the worker.
+    pub(crate) share: Mutex<Option<Duration>>,
     pub(crate) ended: AtomicUsize,
 }
 
@@ -197,6 +199,7 @@ impl TestPlugin {
             call: Box::new(call),
             event: Box::new(|_, _| {}),
             heard: Mutex::default(),
+            share: Mutex::default(),
             ended: AtomicUsize::new(0),
         }
     }
@@ -245,6 +248,10 @@ impl ConfiguredPlugin for TestPlugin {
         self.heard.lock().unwrap().push(format!("{wake:?}"));
         (self.event)(wake, stream);
         Ok(Reaction::default())
+    }
+
+    fn wait_for_share(&self, _worker: usize) -> Option<Duration> {
+        *self.share.lock().unwrap()
     }
 
     fn end(&self, _slot: Slot, _worker: usize) {
