@@ -624,3 +624,6 @@ impl Background for EnvoyBackground {
         crate::log::log(level, &format!("plugin {plugin}: {message}"));
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -394,4 +394,4 @@ extern "C" fn envoy_dynamic_module_on_http_filter_config_http_stream_reset(
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -117,8 +117,8 @@ struct Queue {
     used: Duration,
     /// When the last wake-up ended.
     ended: Instant,
-    /// An alarm will start the next turn.
-    has_alarm: bool,
+    /// When an alarm will start the next turn.
+    alarm: Option<Instant>,
     beside: Beside,
 }
 
@@ -148,7 +148,7 @@ impl WakeQueue {
                 running: false,
                 used: Duration::ZERO,
                 ended: Instant::now(),
-                has_alarm: false,
+                alarm: None,
                 beside: Beside::Nothing,
             }),
         })
@@ -174,16 +174,14 @@ impl WakeQueue {
         let now = Instant::now();
         let starts = asked.or_else(|| queue.next_turn(now));
         if let Some(at) = starts {
-            if !std::mem::replace(&mut queue.has_alarm, true) {
-                ALARMS.add(at, Alarm::Turn(Arc::clone(self)));
-            }
+            self.set_alarm(queue, at);
             return;
         }
         if queue.beside == Beside::Due {
             queue.beside = Beside::Asked(now);
             background::call_workers_again();
-            if !queue.ready.is_empty() && !std::mem::replace(&mut queue.has_alarm, true) {
-                ALARMS.add(now + PATIENCE, Alarm::Turn(Arc::clone(self)));
+            if !queue.ready.is_empty() {
+                self.set_alarm(queue, now + PATIENCE);
             }
             return;
         }
@@ -199,8 +197,19 @@ impl WakeQueue {
     /// An alarm is due.
     fn on_turn(self: &Arc<Self>) {
         let mut queue = self.lock();
-        queue.has_alarm = false;
+        // An alarm that was set before an earlier one changes nothing.
+        if queue.alarm.is_some_and(|at| at <= Instant::now()) {
+            queue.alarm = None;
+        }
         self.advance(&mut queue);
+    }
+
+    /// Starts the next turn at a time, or at an earlier one for which an alarm is set.
+    fn set_alarm(self: &Arc<Self>, queue: &mut Queue, at: Instant) {
+        if queue.alarm.is_none_or(|known| at < known) {
+            queue.alarm = Some(at);
+            ALARMS.add(at, Alarm::Turn(Arc::clone(self)));
+        }
     }
 
     fn on_timer(self: &Arc<Self>, key: FilterKey, number: u64) {

@@ -16,14 +16,14 @@ use crate::stub::{Asked, TestConfig, TestPlugin, asked, envoy, pointer};
 /// The configurations and the cluster are the process's: one test at a time.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
-struct TestProcess {
-    cluster: ClusterPtr,
+pub(crate) struct TestProcess {
+    pub(crate) cluster: ClusterPtr,
     id: u64,
     _guard: MutexGuard<'static, ()>,
 }
 
 impl TestProcess {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let guard = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
         envoy();
         let cluster = pointer();
@@ -36,7 +36,7 @@ impl TestProcess {
         }
     }
 
-    fn run_main(&self) {
+    pub(crate) fn run_main(&self) {
         // SAFETY: this thread stands for the main thread.
         unsafe { on_main(self.cluster, self.id) }
     }
