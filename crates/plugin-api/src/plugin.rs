@@ -275,6 +275,13 @@ pub trait ConfiguredPlugin: Send + Sync + Debug {
         None
     }
 
+    /// Whether response handlers are called on a stream whose request headers the plugin was not given: the proxy
+    /// answered before (a bad path, headers too large), or a plugin in front of it replied. The log phase comes in
+    /// any case.
+    fn sees_response_without_request(&self) -> bool {
+        true
+    }
+
     /// Another scope has this configuration, too, from now on; none: one that is no place. Called on the main
     /// thread.
     fn also_for(&self, _place: Option<&ConfigPlace>) {}

@@ -32,7 +32,7 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
-use crate::chain::Chain;
+use crate::chain::{Chain, Link};
 use crate::circuit::Admission;
 use crate::host::Host;
 use crate::journal::KeptJournal;
@@ -313,9 +313,20 @@ impl ChainRun {
         let out = self.states.get(index).is_none_or(|state| state.out)
             || (direction == Direction::Response && self.replier == Some(index));
         match self.chain.links().get(index) {
-            Some(link) if !out => link.interest,
+            Some(link) if !out && self.is_shown(direction, index, link) => link.interest,
             _ => Interest::default(),
         }
+    }
+
+    /// Whether a direction is a link's business: a response may not be without the request.
+    #[inline]
+    fn is_shown(&self, direction: Direction, index: usize, link: &Link) -> bool {
+        direction == Direction::Request
+            || (self.request.headers_seen && index <= self.request.cursor)
+            || link
+                .plugin
+                .as_ref()
+                .is_none_or(|plugin| plugin.sees_response_without_request())
     }
 
     /// Bytes of a body: held back, and in all.

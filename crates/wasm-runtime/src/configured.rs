@@ -94,6 +94,11 @@ impl WasmConfigured {
 }
 
 impl ConfiguredPlugin for WasmConfigured {
+    /// As in Envoy's Wasm filter: the callback of request headers makes the guest's context, and a guest relies on it.
+    fn sees_response_without_request(&self) -> bool {
+        false
+    }
+
     fn call(
         &self,
         slot: &mut Slot,

@@ -5,5 +5,6 @@ mod host;
 mod routes;
 mod share;
 mod undo;
+mod unseen_request;
 #[expect(dead_code, reason = "the parts that only later tests use")]
 mod wire;

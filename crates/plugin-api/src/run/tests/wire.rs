@@ -27,6 +27,7 @@ type Share = dyn Fn() -> Option<Duration> + Send + Sync;
 pub(super) struct Scripted {
     handler: Box<Handler>,
     share: Box<Share>,
+    sees_response_without_request: bool,
 }
 
 impl fmt::Debug for Scripted {
@@ -64,6 +65,10 @@ impl ConfiguredPlugin for Scripted {
 
     fn wait_for_share(&self, _: usize) -> Option<Duration> {
         (self.share)()
+    }
+
+    fn sees_response_without_request(&self) -> bool {
+        self.sees_response_without_request
     }
 
     fn end(&self, _: Slot, _: usize) {}
@@ -123,6 +128,24 @@ pub(super) fn link(
     link_with_share(action, interest, || None, handler)
 }
 
+/// A link that sees no response without the request.
+pub(super) fn link_with_request(
+    interest: Interest,
+    handler: impl Fn(Asked<'_>, &mut dyn Stream) -> Result<Decision, Fault> + Send + Sync + 'static,
+) -> Link {
+    let plugin = Scripted {
+        handler: Box::new(handler),
+        share: Box::new(|| None),
+        sees_response_without_request: false,
+    };
+    Link {
+        plugin: Some(Arc::new(plugin)),
+        ..link(FailureAction::Closed, interest, |_, _| {
+            Ok(Decision::Continue)
+        })
+    }
+}
+
 pub(super) fn link_with_share(
     action: FailureAction,
     interest: Interest,
@@ -134,6 +157,7 @@ pub(super) fn link_with_share(
         plugin: Some(Arc::new(Scripted {
             handler: Box::new(handler),
             share: Box::new(share),
+            sees_response_without_request: true,
         })),
         interest,
         failure_policy: FailurePolicy::new(500, |_| action),
