@@ -67,6 +67,16 @@ struct Waiting {
     done: CalloutDone,
 }
 
+/// Which workers are to be called.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+enum WorkerCall {
+    #[default]
+    None,
+    /// Those that had no time for the last call.
+    Unfinished,
+    All,
+}
+
 #[derive(Default)]
 struct State {
     last_cluster: ClusterId,
@@ -74,10 +84,8 @@ struct State {
     clusters: Vec<(ClusterId, Scheduler)>,
     /// When the workers are called.
     due: BTreeSet<Instant>,
-    /// They are to be called by the event that is on its way.
-    call: bool,
-    /// The same, for those that had no time for the last call.
-    call_again: bool,
+    /// Whether they are to be called by the event that is on its way.
+    call: WorkerCall,
     /// An event is on its way to the main thread.
     posted: bool,
     has_thread: bool,
@@ -285,7 +293,7 @@ pub(crate) unsafe fn add_cluster(cluster: ClusterPtr) -> Option<ClusterId> {
     // What was committed to another is with that one.
     state.posted = false;
     // Whoever rang before there was a cluster was not heard.
-    state.call = true;
+    state.call = WorkerCall::All;
     state.post();
     Some(id)
 }
@@ -319,25 +327,24 @@ pub(crate) fn remove_cluster(id: ClusterId) {
 pub(crate) unsafe fn on_main(cluster: ClusterPtr, id: ClusterId) {
     let Some(callbacks) = callbacks() else { return };
     worker::mark_main_thread();
-    let (call, again, waiting) = {
+    let (call, waiting) = {
         let mut state = state();
         if !state.clusters.iter().any(|(known, _)| *known == id) {
             return;
         }
         state.posted = false;
         let waiting = std::mem::take(&mut state.waiting);
-        let call = std::mem::take(&mut state.call);
-        (call, std::mem::take(&mut state.call_again), waiting)
+        (std::mem::take(&mut state.call), waiting)
     };
     for waiting in waiting {
         // SAFETY: the caller's promise.
         unsafe { start(cluster, id, waiting) }
     }
     exchanges::run();
-    if call {
+    if call == WorkerCall::All {
         CALLS.fetch_add(1, Ordering::Release);
     }
-    if call || again {
+    if call != WorkerCall::None {
         // SAFETY: the caller's promise.
         unsafe { (callbacks.cluster_run_on_all_workers)(cluster, 0) }
     }
@@ -398,7 +405,7 @@ pub(crate) fn on_done(
 /// Has workers called once more that had no time for the last call.
 pub(crate) fn call_workers_again() {
     let mut state = state();
-    state.call_again = true;
+    state.call = state.call.max(WorkerCall::Unfinished);
     state.post();
 }
 
@@ -456,7 +463,7 @@ fn run() {
             && due <= now
         {
             state.due.pop_first();
-            state.call = true;
+            state.call = WorkerCall::All;
             state.post();
         }
         let next = state.due.first().copied();
@@ -519,7 +526,7 @@ impl Background for EnvoyBackground {
         }
         let mut state = state();
         if delay.is_zero() {
-            state.call = true;
+            state.call = WorkerCall::All;
             state.post();
             return;
         }

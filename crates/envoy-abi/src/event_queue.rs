@@ -65,8 +65,10 @@ fn cost(wake: &Wake<'_>) -> usize {
     ENTRY
         + match wake {
             Wake::Callout(_, Ok(response)) => headers(response.headers) + pieces(response.body),
-            Wake::HttpStream(_, HttpStreamEvent::Headers { headers: all, .. }) => headers(all),
-            Wake::HttpStream(_, HttpStreamEvent::Trailers(all)) => headers(all),
+            Wake::HttpStream(
+                _,
+                HttpStreamEvent::Headers { headers: all, .. } | HttpStreamEvent::Trailers(all),
+            ) => headers(all),
             Wake::HttpStream(_, HttpStreamEvent::Data { pieces: all, .. }) => pieces(all),
             Wake::Callout(_, Err(_)) | Wake::HttpStream(..) | Wake::Timer(_) | Wake::Body => 0,
         }

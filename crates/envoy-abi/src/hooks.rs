@@ -48,7 +48,7 @@ fn log_panic(panic: Box<dyn Any + Send>) {
         &format!("outrider panicked, which is a bug of it: {text}"),
     );
     // What it carries may panic again when it is dropped.
-    std::mem::forget(panic);
+    Box::leak(panic);
 }
 
 /// Runs the body of a hook of a stream, unless the stream was broken off before: then `broken` is the hook's answer.

@@ -181,10 +181,13 @@ pub(crate) fn envoy() -> &'static Callbacks {
     })
 }
 
+type CallHandler = dyn Fn(Call, &mut dyn Stream) -> Result<Decision, Fault> + Send + Sync;
+type EventHandler = dyn Fn(Wake<'_>, &mut dyn Stream) + Send + Sync;
+
 /// A plugin of a test's: `call` runs in each of its calls, and the events that it hears are noted.
 pub(crate) struct TestPlugin {
-    pub(crate) call: Box<dyn Fn(Call, &mut dyn Stream) -> Result<Decision, Fault> + Send + Sync>,
-    pub(crate) event: Box<dyn Fn(Wake<'_>, &mut dyn Stream) + Send + Sync>,
+    pub(crate) call: Box<CallHandler>,
+    pub(crate) event: Box<EventHandler>,
     pub(crate) heard: Mutex<Vec<String>>,
     /// How long its events have to wait for its share of the worker.
     pub(crate) share: Mutex<Option<Duration>>,
