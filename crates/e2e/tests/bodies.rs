@@ -42,6 +42,7 @@ upstreams:
 const WHOLE: &str = "
 local handler = { version = 'v2' }
 local function change(message, side)
+  if not message.get_body_size() then return end
   local body = message.get_body()
   message.set_header('x-' .. side .. '-length', tostring(body and #body))
   local what = envoy.req.get_header('x-do') or ''
@@ -62,6 +63,7 @@ local function count(side, chunk)
   shared[side] = (shared[side] or 0) + #chunk
 end
 function handler:on_request_body()
+  if not envoy.req.get_body_size() then return end
   local chunk = envoy.req.get_body() or ''
   count('request', chunk)
   envoy.req.set_body((chunk:gsub('a', 'A')))
@@ -70,6 +72,7 @@ function handler:on_response_header()
   envoy.resp.set_header('x-request-bytes', tostring(envoy.stream.shared.request))
 end
 function handler:on_response_body()
+  if not envoy.resp.get_body_size() then return end
   local chunk = envoy.resp.get_body() or ''
   envoy.resp.set_body((chunk:gsub('a', 'A')))
 end

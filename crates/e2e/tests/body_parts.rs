@@ -29,6 +29,7 @@ fn plugin(name: &str, priority: i32, body: &'static str, code: &str) -> FilterPl
 /// Adds at both ends and takes some away again; tells what it read in parts.
 const EDITS: &str = r#"
 local function edit(message)
+    if not message.get_body_size() then return end
     message.prepend_body("xxhead-")
     message.append_body("-tail")
     message.drain_body(2)
@@ -45,6 +46,7 @@ function handler:on_response_body() edit(envoy.resp) end
 /// Adds to the first and to the last chunk.
 const STREAMS: &str = r#"
 local function edit(message, seen, end_of_stream)
+    if not message.get_body_size() then return end
     local shared = envoy.stream.shared
     if not shared[seen] then
         shared[seen] = true

@@ -72,9 +72,9 @@ local function act(phase)
 end
 
 function handler:on_request_header() act('request-header') end
-function handler:on_request_body() act('request-body') end
+function handler:on_request_body() if envoy.req.get_body_size() then act('request-body') end end
 function handler:on_response_header() act('response-header') end
-function handler:on_response_body() act('response-body') end
+function handler:on_response_body() if envoy.resp.get_body_size() then act('response-body') end end
 function handler:on_log() act('log') end
 return handler
 ";

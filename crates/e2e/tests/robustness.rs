@@ -68,8 +68,8 @@ return handler
 ";
 
 const BODIES: &str = "
-function handler:on_request_body() act('qb', envoy.req) end
-function handler:on_response_body() act('sb', envoy.resp) end
+function handler:on_request_body() if envoy.req.get_body_size() then act('qb', envoy.req) end end
+function handler:on_response_body() if envoy.resp.get_body_size() then act('sb', envoy.resp) end end
 ";
 
 const PHASES: [&str; 6] = ["qh", "qb", "qt", "sh", "sb", "st"];

@@ -6,11 +6,15 @@
 //! is a line that says how many. So are lines that could not be written, as on a full disk, or where a
 //! pipe is full. What was lost is also counted for the plugin's statistics ([`FileLog::untold`]).
 //!
+//! A plugin writes [`RATE`] bytes a second at most; what is more is dropped and counted likewise. A line has
+//! [`LONGEST_LINE`] bytes at most, and control characters in it are escaped, so that no line looks like two.
+//!
 //! Only regular files are written, and a link is never followed: a link in the folder must not lead lines into
 //! another file, nor a pipe keep the lines of other plugins waiting. A file is no larger than [`LARGEST_FILE`].
 //!
 //! The trap is log rotation: the file of that name may be another one than the file that is open.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io::Write as _;
@@ -18,7 +22,8 @@ use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, LazyLock};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+use std::time::Instant;
 
 use outrider_plugin_api::FaultLog;
 
@@ -29,6 +34,64 @@ const LIMIT: usize = 8 * 1024 * 1024;
 
 /// Largest log file, in bytes. Beyond it lines are dropped until the file is rotated.
 const LARGEST_FILE: u64 = 256 * 1024 * 1024;
+
+/// Bytes that a plugin may write in a second. At first it may write as many at once.
+const RATE: usize = 256 * 1024;
+/// Longest line, in bytes, before what is escaped in it grows.
+const LONGEST_LINE: usize = 8 * 1024;
+/// Bytes that a line costs beside its own, so that many short lines are bounded, too.
+const LINE_COST: usize = 32;
+
+/// Bytes that a plugin has written and that its rate has not given back yet.
+#[derive(Debug)]
+struct Rate {
+    used: usize,
+    at: Instant,
+}
+
+impl Rate {
+    /// Charges a line, unless the last second's bytes are used up.
+    fn admit(&mut self, bytes: usize, now: Instant) -> bool {
+        let passed = now.saturating_duration_since(self.at);
+        let given_back = passed.as_millis().saturating_mul(RATE as u128) / 1000;
+        if given_back > 0 {
+            self.used = self
+                .used
+                .saturating_sub(usize::try_from(given_back).unwrap_or(usize::MAX));
+            self.at = now;
+        }
+        if self.used >= RATE {
+            return false;
+        }
+        self.used += bytes + LINE_COST;
+        true
+    }
+}
+
+/// Returns a line as it is written: cut, and with control characters escaped but for tabs.
+fn shown(line: &[u8]) -> Cow<'_, [u8]> {
+    let cut = line.get(..LONGEST_LINE).unwrap_or(line);
+    let rest = line.len() - cut.len();
+    let is_escaped = |byte: &u8| byte.is_ascii_control() && *byte != b'\t';
+    if rest == 0 && !cut.iter().any(is_escaped) {
+        return Cow::Borrowed(line);
+    }
+    let mut text = Vec::with_capacity(cut.len() + 64);
+    for byte in cut {
+        match byte {
+            b'\n' => text.extend_from_slice(b"\\n"),
+            b'\r' => text.extend_from_slice(b"\\r"),
+            byte if is_escaped(byte) => {
+                text.extend_from_slice(format!("\\x{byte:02x}").as_bytes());
+            }
+            byte => text.push(*byte),
+        }
+    }
+    if rest > 0 {
+        text.extend_from_slice(format!(" ... ({rest} bytes more)").as_bytes());
+    }
+    Cow::Owned(text)
+}
 
 /// Where one plugin's lines go.
 #[derive(Debug, Clone)]
@@ -41,6 +104,7 @@ pub(crate) struct FileLog {
     told: Arc<AtomicU64>,
     /// Which losses the proxy's log hears of.
     losses: Arc<FaultLog>,
+    rate: Arc<Mutex<Rate>>,
 }
 
 enum Message {
@@ -130,6 +194,10 @@ impl FileLog {
             lost: Arc::default(),
             told: Arc::default(),
             losses: Arc::default(),
+            rate: Arc::new(Mutex::new(Rate {
+                used: 0,
+                at: Instant::now(),
+            })),
         }
     }
 
@@ -158,11 +226,21 @@ impl FileLog {
         ))
     }
 
-    /// Queues one line, or drops it when too much waits already.
+    /// Queues one line, or drops it when too much waits already, or the plugin writes too much.
     pub(crate) fn write(&self, line: &[u8]) {
-        if let Some(writer) = &*WRITER {
-            writer.write(self, line);
+        let line = shown(line);
+        if !self.admits(&line, Instant::now()) {
+            self.dropped.fetch_add(1, Ordering::Relaxed);
+            self.lost.fetch_add(1, Ordering::Relaxed);
+        } else if let Some(writer) = &*WRITER {
+            writer.write(self, &line);
         }
+    }
+
+    fn admits(&self, line: &[u8], now: Instant) -> bool {
+        // Every statement leaves a state that is valid.
+        let mut rate = self.rate.lock().unwrap_or_else(PoisonError::into_inner);
+        rate.admit(line.len(), now)
     }
 }
 
@@ -409,6 +487,37 @@ mod tests {
         assert_eq!(text.lines().count(), 1000);
         assert_eq!(other.lost(), 0);
         drop(reader);
+    }
+
+    #[test]
+    fn plugin_writes_as_many_bytes_a_second_as_its_rate() {
+        let folder = tempfile::tempdir().unwrap();
+        let log = log_in(folder.path());
+        let began = Instant::now();
+        let line = vec![b'x'; LONGEST_LINE];
+        let admitted = |at: Instant| (0..1000).filter(|_| log.admits(&line, at)).count();
+        assert_eq!(admitted(began), RATE / (LONGEST_LINE + LINE_COST) + 1);
+        assert_eq!(admitted(began), 0);
+        let later = began + std::time::Duration::from_millis(500);
+        let half = admitted(later);
+        assert!((14..=17).contains(&half), "{half}");
+        // Empty lines are bounded, too.
+        let much_later = began + std::time::Duration::from_secs(100);
+        let empty = (0..100_000).filter(|_| log.admits(b"", much_later)).count();
+        assert_eq!(empty, RATE / LINE_COST);
+    }
+
+    #[test]
+    fn line_is_cut_and_holds_no_control_character() {
+        assert_eq!(&*shown(b"plain \t text"), b"plain \t text");
+        assert_eq!(
+            &*shown(b"x\nerror: forged\r\x1b[31m\0"),
+            b"x\\nerror: forged\\r\\x1b[31m\\x00"
+        );
+        let long = shown(&[b'x'; LONGEST_LINE + 10]).into_owned();
+        assert!(long.starts_with(&[b'x'; LONGEST_LINE]));
+        assert!(long.ends_with(b" ... (10 bytes more)"));
+        assert!(long.len() < LONGEST_LINE + 64);
     }
 
     #[test]
