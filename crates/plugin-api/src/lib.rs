@@ -59,5 +59,5 @@ pub use stream::{
     BodyError, FilterStateError, FilterStateKind, LogLevel, OverrideHostError,
     OverrideHostFallback, Scalar, Stream, Timing,
 };
-pub use view::MOST_HEADER_BYTES;
+pub use view::{MOST_HEADER_BYTES, MOST_STATE_BYTES};
 pub use waits::MOST_UNDER_WAY;

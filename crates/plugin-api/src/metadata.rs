@@ -38,6 +38,21 @@ pub enum MetadataTree {
 }
 
 impl MetadataTree {
+    /// The bytes of its texts and names, and 16 for each value in a list or a map.
+    pub fn size(&self) -> usize {
+        match self {
+            Self::Null | Self::Bool(_) | Self::Number(_) => 0,
+            Self::String(text) => text.len(),
+            Self::List(values) => values.iter().map(|value| 16 + value.size()).sum(),
+            Self::Map(values) => {
+                let members = values.iter();
+                members
+                    .map(|(name, value)| 16 + name.len() + value.size())
+                    .sum()
+            }
+        }
+    }
+
     /// The value, if it is no list, no map and not nothing.
     pub fn scalar(&self) -> Option<Scalar<'_>> {
         Some(match self {

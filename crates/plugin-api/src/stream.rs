@@ -74,6 +74,12 @@ pub enum FilterStateError {
     /// There is one already.
     #[error("is set already; filter state is written once")]
     Taken,
+    /// The plugins have written as much as they may on this stream.
+    #[error(
+        "would be more than the {most} bytes of metadata and filter state that plugins may write on one stream",
+        most = crate::MOST_STATE_BYTES
+    )]
+    TooLarge,
     /// The proxy does not know the key, or makes no object of such bytes.
     #[error("names no object that Envoy can make of this value")]
     Unknown,

@@ -59,6 +59,12 @@ pub(crate) struct BodyView {
 /// of a client.
 pub const MOST_HEADER_BYTES: usize = 2 * 60 * 1024;
 
+/// How many bytes the plugins of one stream may write to its metadata and filter state, in all.
+pub const MOST_STATE_BYTES: usize = 1024 * 1024;
+
+/// What the proxy keeps beside a value of metadata or an object of filter state.
+const STATE_ENTRY: usize = 64;
+
 /// What plugins have changed on a stream that the chain has to set right.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Changes {
@@ -68,6 +74,8 @@ pub(crate) struct Changes {
     pub(crate) status: bool,
     /// The link that had the route chosen anew, until the new one is checked.
     pub(crate) rerouted_by: Option<usize>,
+    /// Bytes that were written to metadata and filter state.
+    pub(crate) state_bytes: usize,
     /// Bytes that were added to headers and trailers.
     pub(crate) header_bytes: usize,
 }
@@ -180,6 +188,28 @@ impl<H: Host> View<'_, H> {
         }
         self.changes.header_bytes = bytes;
         Ok(())
+    }
+
+    /// Counts what is written to metadata or filter state. `false`: it would be too much.
+    fn count_state(&mut self, bytes: usize) -> bool {
+        let bytes = self.changes.state_bytes.saturating_add(bytes + STATE_ENTRY);
+        if bytes > MOST_STATE_BYTES {
+            return false;
+        }
+        self.changes.state_bytes = bytes;
+        true
+    }
+
+    /// Logs that a value of metadata is not written.
+    #[cold]
+    fn refuse_metadata(&self) {
+        if self.host.log_enabled(LogLevel::Warn) {
+            let message = format!(
+                "a value of metadata is not written: plugins may write {MOST_STATE_BYTES} bytes of metadata and \
+                 filter state on one stream"
+            );
+            self.host.log(LogLevel::Warn, self.plugin, &message);
+        }
     }
 
     /// Records the values of a header that is about to change.
@@ -710,10 +740,20 @@ impl<H: Host> Stream for View<'_, H> {
     }
 
     fn set_metadata(&mut self, namespace: &[u8], key: &[u8], value: Scalar<'_>) {
+        let length = match value {
+            Scalar::String(text) => text.len(),
+            Scalar::Number(_) | Scalar::Bool(_) => 0,
+        };
+        if !self.count_state(namespace.len() + key.len() + length) {
+            return self.refuse_metadata();
+        }
         self.host.set_metadata(namespace, key, value);
     }
 
     fn set_metadata_tree(&mut self, namespace: &[u8], key: &[u8], value: &MetadataTree) {
+        if !self.count_state(namespace.len() + key.len() + value.size()) {
+            return self.refuse_metadata();
+        }
         self.host.set_metadata_tree(namespace, key, value);
     }
 
@@ -746,6 +786,9 @@ impl<H: Host> Stream for View<'_, H> {
         value: &[u8],
         kind: FilterStateKind,
     ) -> Result<(), FilterStateError> {
+        if !self.count_state(key.len() + value.len()) {
+            return Err(FilterStateError::TooLarge);
+        }
         self.host.set_filter_state(key, value, kind)
     }
 

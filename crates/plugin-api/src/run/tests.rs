@@ -1,5 +1,6 @@
 //! Tests of the run against a scripted host.
 
+mod bounds;
 mod framing;
 mod host;
 mod routes;
