@@ -111,7 +111,7 @@ const ROWS: &[Row] = &[
     (
         "buffer",
         "setBytes",
-        "body-set body-add chunks-set chunks-announced",
+        "body-set body-add chunks-set chunks-announced chunks-length",
         Shown,
     ),
     ("metadata", "get", "metadata metadata-nested", Shown),

@@ -4,6 +4,7 @@ mod bounds;
 mod framing;
 mod host;
 mod routes;
+mod separate;
 mod share;
 mod undo;
 mod unseen_request;

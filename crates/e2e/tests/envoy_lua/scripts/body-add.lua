@@ -1,6 +1,6 @@
 --@ request GET /echo?whole
 --@ request GET /status/204
---@ differs bytes cannot be set where there is no body: it raises an error that says so
+--@ same
 function envoy_on_request(handle)
   handle:body(true):setBytes("added")
 end
