@@ -7,6 +7,8 @@
 -- called. Handlers of version 2 would have every body held back before they could look at its type:
 -- a download, or a stream of events, that this plugin has no business with.
 
+local patterns = require("pattern")
+
 local handler = {}
 
 local floor, max = math.floor, math.max
@@ -129,14 +131,23 @@ local function check_rules(rules, direction)
   end
 end
 
--- Rules as arguments of `string.gsub`. `references` counts references to captures: each adds at most a
--- match's length to a match, and the rest of `replacement` at most its own.
+-- Rules as arguments of `envoy.re.replace` (`regex`, `with`), or of `string.gsub` where a pattern has no
+-- regular expression. `references` counts references to captures: each adds at most a match's length to a
+-- match, and the rest of `replacement` at most its own.
 local function compile_rules(rules)
   local compiled = {}
   for index, rule in ipairs(rules or {}) do
     if rule.pattern then
       local _, references = rule.replace:gsub("%%%d", "")
-      compiled[index] = { pattern = rule.pattern, replacement = rule.replace, references = references }
+      local regex = patterns.translated(rule.pattern)
+      local with = patterns.translated_replacement(rule.replace, check_pattern(rule.pattern))
+      -- An error means that it is larger than `envoy.re` takes.
+      if regex and not pcall(envoy.re.replace, "", regex, with) then
+        regex = nil
+      end
+      compiled[index] = {
+        pattern = rule.pattern, replacement = rule.replace, references = references, regex = regex, with = with,
+      }
     else
       -- Every character for itself: what is special to patterns and replacements is escaped.
       compiled[index] = {
@@ -171,7 +182,7 @@ local function applies(types, message)
   return types[media_type] or types[media_type:match("^[^/]*") .. "/*"] or false
 end
 
--- The body after all rules; nil where it would become too large on the way.
+-- The body after all rules; nil where it is too large for a pattern, or would become too large on the way.
 local function rewritten(body, rules)
   local largest = max(LARGEST, 2 * #body)
   for _, rule in ipairs(rules) do
@@ -179,7 +190,17 @@ local function rewritten(body, rules)
       return nil
     end
     local most = floor(largest / max(1, #rule.replacement))
-    local made, count = body:gsub(rule.pattern, rule.replacement, most + 1)
+    local made, count
+    if rule.regex then
+      -- An error means that the body is too long for the pattern.
+      local is_made
+      is_made, made, count = pcall(envoy.re.replace, body, rule.regex, rule.with, most + 1)
+      if not is_made then
+        return nil
+      end
+    else
+      made, count = body:gsub(rule.pattern, rule.replacement, most + 1)
+    end
     if count > most or #made > largest then
       return nil
     end
@@ -188,7 +209,7 @@ local function rewritten(body, rules)
   return body
 end
 
--- Returns false where the body would become larger than can be held back.
+-- Returns false where the body is too large, or would become larger than can be held back.
 local function rewrite(rules, message)
   local buffer = message.get_body()
   if not buffer then
@@ -263,7 +284,7 @@ function handler:on_response()
     return
   end
   if not rewrite(settings.response, envoy.resp) then
-    envoy.logWarn("a response is replaced by 500: its body would become larger than can be held back")
+    envoy.logWarn("a response is replaced by 500: its body is, or would become, too large")
     refuse("500", "the response is too large\n")
   end
 end
