@@ -1,7 +1,5 @@
 //! `plugins/lua/body-rewrite/pattern.lua`: the regular expression of a Lua pattern replaces what
 //! `string.gsub` replaces. The comparison is a plugin that compares random patterns and texts when it loads.
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
-
 use std::fs;
 use std::path::Path;
 
