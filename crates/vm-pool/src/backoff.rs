@@ -36,6 +36,12 @@ impl RestartBackoff {
         self.reason = reason;
     }
 
+    /// Notes a failure after which the next restart waits, however few there were before.
+    pub fn note_at_once(&mut self, now: Duration, reason: String) {
+        self.failures = self.failures.max(self.free_failures);
+        self.note(now, reason);
+    }
+
     /// Forgets the failures: the VM has served a stream.
     pub fn clear(&mut self) {
         self.failures = 0;

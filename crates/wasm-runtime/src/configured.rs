@@ -20,6 +20,8 @@ pub(crate) struct WasmConfigured {
 }
 
 const NO_VM: &str = "the worker's VM came to its end and could not be replaced";
+const NOT_YET: &str =
+    "the worker's VM does not have this configuration; one that has it is being made";
 const LOST: &str = "the stream's state was lost as the plugin's VM failed on another stream";
 const BUSY: &str = "the worker has no VM for this, or it is in use";
 
@@ -79,6 +81,13 @@ impl WasmConfigured {
             // There may be one that does.
             self.core.adopt(held);
         }
+        if self.core.has_proxy() {
+            if let Some(root) = held.root_for(slot, self.configuration.id) {
+                return Ok(root);
+            }
+            self.core.request(stream.worker(), &self.configuration);
+            return Err(unavailable(NOT_YET));
+        }
         let Some(vm) = held.vm_of(slot) else {
             return Err(unavailable(NO_VM));
         };
@@ -88,7 +97,10 @@ impl WasmConfigured {
                 cause: Cause::Unavailable,
                 message: format!("{reason} (on this worker)"),
             }),
-            Err(Refusal::Failed(trouble)) => Err(self.core.failed(held, slot, &trouble)),
+            Err(Refusal::Failed(trouble)) => {
+                let budget = self.core.shared.load_budget;
+                Err(self.core.failed_within(held, slot, &trouble, budget))
+            }
         }
     }
 }
@@ -165,7 +177,8 @@ impl ConfiguredPlugin for WasmConfigured {
 
     #[inline]
     fn wait_for_share(&self, worker: usize) -> Option<Duration> {
-        self.core.wait(worker)
+        let wait = self.core.wait(worker);
+        wait.or_else(|| self.core.wait_for_vm(worker))
     }
 
     fn end(&self, slot: Slot, worker: usize) {

@@ -51,6 +51,13 @@ pub(crate) fn thread_cpu_time() -> Option<Duration> {
     (result == 0).then(|| Duration::new(seconds, nanoseconds))
 }
 
+/// Lowers the priority of the calling thread: it makes way for workers where there are more threads than processors.
+pub(crate) fn lower_thread_priority() {
+    // SAFETY: it takes numbers, and touches no memory of ours. On Linux, 0 is the calling thread. Where it fails, the
+    // priority stays.
+    let _ = unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, 5) };
+}
+
 /// The loan of one call of the guest. Only this module makes one that holds something, so it cannot be moved out of a
 /// store and live on: nothing can be put in its place but an empty one, which is never needed elsewhere.
 pub(crate) struct Lent {

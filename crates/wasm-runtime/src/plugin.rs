@@ -12,11 +12,11 @@ use std::time::Duration;
 use outrider_plugin_api::{
     ConfiguredPlugin, Interest, LoadError, MetricKind, Metrics, Plugin, PluginStatus, ScopedConfig,
 };
-use outrider_vm_pool::{ShareAccount, drop_later, start_drop_queue};
+use outrider_vm_pool::{ShareAccount, drop_later, start_drop_queue, start_makers};
 
 use crate::code::Code;
 use crate::configured::WasmConfigured;
-use crate::memory::Loan;
+use crate::memory::{Loan, lower_thread_priority};
 use crate::shared::Shared;
 use crate::shared_data::{self, Owner};
 use crate::source::WasmSource;
@@ -48,6 +48,7 @@ impl WasmPlugin {
         metrics: &mut dyn Metrics,
     ) -> Result<Self, LoadError> {
         start_drop_queue();
+        start_makers(lower_thread_priority);
         let code = Code::load(&source, metrics).map_err(|message| LoadError {
             plugin: source.name.clone(),
             message: format!("{} {message}", source.file),
@@ -105,12 +106,13 @@ impl WasmPlugin {
             plugin: core.shared.plugin.clone(),
             message: core.describe(refusal),
         };
+        let budget = core.shared.load_budget;
         let (check, start) =
-            taking(|| Vm::new(&core.code, &core.shared, 1, Loan::Metrics(metrics)));
+            taking(|| Vm::new(&core.code, &core.shared, 1, budget, Loan::Metrics(metrics)));
         let check = check.map_err(|refusal| refused(&core, &refusal))?;
         core.note_cost(start, Duration::ZERO);
         for _ in 0..workers {
-            let vm = Vm::new(&core.code, &core.shared, 1, Loan::Nothing)
+            let vm = Vm::new(&core.code, &core.shared, 1, budget, Loan::Nothing)
                 .map_err(|refusal| refused(&core, &refusal))?;
             core.add_worker(vm);
         }
@@ -129,10 +131,12 @@ impl WasmPlugin {
         let core = &self.core;
         core.shared.metrics().make_up_for(&mut *metrics);
         let mut check = self.check.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut vm = match check.take() {
-            Some(vm) => vm,
+        let mut vm = if let Some(vm) = check.take() {
+            vm
+        } else {
             // An earlier configuration was its end.
-            None => Vm::new(&core.code, &core.shared, 1, Loan::Metrics(&mut *metrics))?,
+            let (budget, loan) = (core.shared.load_budget, Loan::Metrics(&mut *metrics));
+            Vm::new(&core.code, &core.shared, 1, budget, loan)?
         };
         let (configured, cost) =
             taking(|| vm.configure(configuration, Loan::Metrics(&mut *metrics)));
@@ -151,8 +155,14 @@ impl WasmPlugin {
         }
     }
 
-    /// VMs that no stream has come to yet take a configuration in now, so that no stream waits for it.
-    fn prepare(&self, configuration: &Configuration) {
+    /// VMs that no stream has come to yet take a configuration in now, so that no stream waits for it. Where one may come
+    /// meanwhile, it would wait for the guest: there, that has the budget of a call, and a configuration that takes
+    /// longer comes with a VM that is made for it.
+    fn prepare(&self, configuration: &Configuration, cost: Duration) {
+        let is_first = self.core.configurations_in_use() == 1;
+        if !is_first && Core::is_long(cost) {
+            return;
+        }
         for own in &self.core.workers {
             if own.is_used.load(Ordering::Relaxed) {
                 continue;
@@ -167,10 +177,19 @@ impl WasmPlugin {
             let Some(vm) = &mut held.current else {
                 continue;
             };
+            let configured = if is_first {
+                vm.configure(configuration, Loan::Nothing).map(|_root| ())
+            } else {
+                vm.configure_quickly(configuration)
+            };
             // It went well where it was checked. Should it fail here, the first stream finds out.
-            if let Err(Refusal::Failed(trouble)) = vm.configure(configuration, Loan::Nothing) {
-                let slot = slot_of(vm.generation);
-                self.core.failed_alone(&mut held, slot, &trouble);
+            match configured {
+                Ok(()) => own.prepared.store(configuration.id, Ordering::Relaxed),
+                Err(Refusal::Failed(trouble)) => {
+                    let slot = slot_of(vm.generation);
+                    self.core.failed_loading(&mut held, slot, &trouble);
+                }
+                Err(Refusal::Refused(_)) => {}
             }
         }
     }
@@ -224,7 +243,7 @@ impl Plugin for WasmPlugin {
         })?;
         self.core.add(&configuration, cost, config.place.as_ref());
         self.core.note_cost(self.start, cost);
-        self.prepare(&configuration);
+        self.prepare(&configuration, cost);
         self.core.spread(&configuration);
         Ok(Arc::new(WasmConfigured::new(
             Arc::clone(&self.core),

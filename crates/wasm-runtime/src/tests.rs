@@ -17,6 +17,7 @@ mod hostile;
 mod kept;
 mod loading;
 mod made;
+mod off_worker;
 mod sequences;
 mod shares;
 mod signatures;

@@ -63,6 +63,8 @@ pub(crate) struct Vm {
     load_ticks: u64,
     /// Streams that came to their end without trouble.
     pub(crate) served: u64,
+    /// A call for a stream has returned.
+    pub(crate) has_worked: bool,
     /// Bytes of memory that it began with.
     pub(crate) first_memory: usize,
 }
@@ -141,6 +143,7 @@ impl Vm {
         code: &Code,
         shared: &Arc<Shared>,
         generation: u32,
+        load_budget: Duration,
         loan: Loan<'_>,
     ) -> Result<Self, Refusal> {
         let mut state = State::new(Arc::clone(shared));
@@ -152,7 +155,7 @@ impl Vm {
             Ok(UpdateDeadline::Continue(ticks))
         });
         let call_ticks = time::half_ticks(shared.time_budget);
-        let load_ticks = time::half_ticks(shared.load_budget);
+        let load_ticks = time::half_ticks(load_budget);
         begin(&mut store, load_ticks);
         let exports = lend(&mut store, loan, |store| start(code, store))?;
         let first_memory = store.data().limits.used();
@@ -163,6 +166,7 @@ impl Vm {
             call_ticks,
             load_ticks,
             served: 0,
+            has_worked: false,
             first_memory,
         })
     }
@@ -237,19 +241,30 @@ impl Vm {
     ) -> Result<u32, Refusal> {
         match self.store.data().contexts.root_of(configuration.id) {
             Some(root) => Ok(root),
-            None => self.take_in(configuration, loan),
+            None => self.load_configuration(configuration, self.load_ticks, loan),
         }
     }
 
+    /// The same within the budget of a call.
+    pub(crate) fn configure_quickly(
+        &mut self,
+        configuration: &Configuration,
+    ) -> Result<(), Refusal> {
+        if self.root_of(configuration.id).is_none() {
+            self.load_configuration(configuration, self.call_ticks, Loan::Nothing)?;
+        }
+        Ok(())
+    }
+
     #[cold]
-    fn take_in(&mut self, configuration: &Configuration, loan: Loan<'_>) -> Result<u32, Refusal> {
-        let Self {
-            store,
-            exports,
-            load_ticks,
-            ..
-        } = self;
-        begin(store, *load_ticks);
+    fn load_configuration(
+        &mut self,
+        configuration: &Configuration,
+        half_ticks: u64,
+        loan: Loan<'_>,
+    ) -> Result<u32, Refusal> {
+        let Self { store, exports, .. } = self;
+        begin(store, half_ticks);
         let state = store.data_mut();
         let root = state
             .contexts
@@ -317,6 +332,7 @@ impl Vm {
         let came = lend(&mut self.store, Loan::Stream(stream), |store| {
             phases::call(store, exports, begins, slot, call)
         })?;
+        self.has_worked = true;
         if call.phase == Phase::Log {
             self.served += 1;
         }

@@ -14,13 +14,13 @@ use spare::Spares;
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use outrider_plugin_api::{ConfigPlace, Fault, LogLevel, MetricId, Slot, VmStatus};
-use outrider_vm_pool::drop_later;
+use outrider_vm_pool::{Making, drop_later};
 
 use crate::code::Code;
-use crate::memory::Loan;
+use crate::memory::{Loan, thread_cpu_time};
 use crate::shared::Shared;
 use crate::state::MetricChange;
 use crate::trouble::Trouble;
@@ -30,6 +30,9 @@ use crate::vm::{Configuration, Refusal, Vm, generation_of, slot_of};
 const MOST_RETIRING: usize = 4;
 /// A VM gives way when it has used this part of its budget, in eighths.
 const MARK: usize = 7;
+
+/// CPU time within which a worker forgets configurations at once.
+const MOST_DRAINING: Duration = Duration::from_millis(5);
 
 /// Configurations often come in numbers.
 const SOON: Duration = Duration::from_millis(20);
@@ -57,8 +60,16 @@ pub(crate) struct Core {
     /// For VMs that are made on a thread of their own.
     own: Weak<Self>,
     spares: Spares,
+    making: Making,
+    /// Workers whose VM lacks a configuration that a stream needs.
+    requests: Mutex<Vec<(usize, Configuration)>>,
+    /// When the last configuration came.
+    changed_at: Mutex<Option<Instant>>,
     counters: Counters,
 }
+
+/// Configurations that follow each other sooner belong to one change. Tests do not wait.
+const SETTLE: Duration = Duration::from_millis(if cfg!(test) { 0 } else { 100 });
 
 impl Core {
     pub(crate) fn new(code: Code, shared: Arc<Shared>, counters: Counters) -> Self {
@@ -72,6 +83,9 @@ impl Core {
             cost: AtomicU64::new(0),
             own: Weak::new(),
             spares: Spares::default(),
+            making: Making::default(),
+            requests: Mutex::default(),
+            changed_at: Mutex::default(),
             counters,
         }
     }
@@ -130,12 +144,18 @@ impl Core {
     /// Has the VMs take in a configuration that is among all.
     pub(crate) fn spread(&self, configuration: &Configuration) {
         let is_long = self.configurations().is_long(configuration.id);
-        if is_long {
+        if is_long || self.has_proxy() {
             self.hand_over(configuration);
         }
+        self.note_change();
         self.stock_up();
         // The others hear of it on their workers.
         self.shared.ring_in(SOON);
+    }
+
+    /// Returns the number of configurations in use.
+    pub(crate) fn configurations_in_use(&self) -> usize {
+        self.configurations().len()
     }
 
     fn configurations(&self) -> MutexGuard<'_, Configurations> {
@@ -195,9 +215,12 @@ impl Core {
             return;
         };
         own.has_released.store(false, Ordering::Relaxed);
-        let ids = std::mem::take(&mut *released);
+        let mut ids = std::mem::take(&mut *released);
         drop(released);
-        for id in ids {
+        let began = thread_cpu_time();
+        // The first is taken first.
+        ids.reverse();
+        while let Some(id) = ids.pop() {
             let Held {
                 current, retiring, ..
             } = held;
@@ -207,6 +230,18 @@ impl Core {
                 .find_map(|vm| Some((vm.generation, vm.release(id, Loan::Nothing).err()?)));
             if let Some((generation, trouble)) = failed {
                 self.failed_alone(held, slot_of(generation), &trouble);
+            }
+            let took = thread_cpu_time()
+                .zip(began)
+                .map(|(now, began)| now.saturating_sub(began));
+            if !ids.is_empty() && took.is_some_and(|took| took > MOST_DRAINING) {
+                // Guests are called for each: the rest comes with the next call.
+                let mut released = own.released.lock().unwrap_or_else(PoisonError::into_inner);
+                released.extend(ids.into_iter().rev());
+                own.has_released.store(true, Ordering::Release);
+                drop(released);
+                self.shared.ring_in(SOON);
+                return;
             }
         }
     }
@@ -223,23 +258,35 @@ impl Core {
         self.replace(held).map_err(Some)
     }
 
+    /// Returns how long a stream has to wait for a worker's VM that is being made, or `None` if it is to be called.
+    pub(crate) fn wait_for_vm(&self, worker: usize) -> Option<Duration> {
+        let own = self.workers.get(worker)?;
+        let lacks_vm = own.waits.load(Ordering::Relaxed) && !self.has_spare();
+        let lacks_configuration = own.requested.load(Ordering::Relaxed);
+        (lacks_vm || lacks_configuration)
+            .then(|| own.patience())
+            .flatten()
+    }
+
     fn replace(&self, held: &mut Held) -> Result<(), String> {
         let now = self.shared.clock.now();
         if self.adopt(held) {
             return Ok(());
         }
-        if self.is_heavy() {
+        if self.has_proxy() {
             if held.backoff.is_due(now) {
                 if self.take_over(held) {
                     return Ok(());
                 }
                 if let Some(own) = self.workers.get(held.worker) {
                     own.waits.store(true, Ordering::Relaxed);
+                    own.wait_from_now();
                 }
                 self.stock_up();
             }
         } else if held.backoff.is_due(now) {
-            match Vm::new(&self.code, &self.shared, 0, Loan::Nothing) {
+            let budget = self.shared.load_budget;
+            match Vm::new(&self.code, &self.shared, 0, budget, Loan::Nothing) {
                 Ok(vm) => {
                     self.install(held, vm);
                     return Ok(());
@@ -269,7 +316,18 @@ impl Core {
     /// A guest failed: its VM is closed, another takes its place, and the stream's fault is told.
     #[cold]
     pub(crate) fn failed(&self, held: &mut Held, slot: Slot, trouble: &Trouble) -> Fault {
-        let message = self.message(trouble, self.shared.time_budget);
+        self.failed_within(held, slot, trouble, self.shared.time_budget)
+    }
+
+    /// The same for a call of this time budget.
+    pub(crate) fn failed_within(
+        &self,
+        held: &mut Held,
+        slot: Slot,
+        trouble: &Trouble,
+        budget: Duration,
+    ) -> Fault {
+        let message = self.message(trouble, budget);
         let fault = Fault {
             cause: trouble.cause(),
             message: message.clone(),
@@ -277,7 +335,7 @@ impl Core {
         let Some(mut failed) = held.take(slot) else {
             return fault;
         };
-        if failed.served > 0 {
+        if failed.served > 0 || failed.has_worked {
             held.backoff.clear();
         }
         held.backoff.note(self.shared.clock.now(), message);
@@ -301,9 +359,25 @@ impl Core {
     #[cold]
     pub(crate) fn failed_alone(&self, held: &mut Held, slot: Slot, trouble: &Trouble) {
         let fault = self.failed(held, slot, trouble);
-        if let Some(vm) = &mut held.current {
-            vm.say(LogLevel::Error, &fault.message);
+        self.log_fault(held, &fault);
+    }
+
+    /// Logs a fault that no stream reports.
+    fn log_fault(&self, held: &mut Held, fault: &Fault) {
+        match (&mut held.current, &self.shared.background) {
+            (Some(vm), _) => vm.say(LogLevel::Error, &fault.message),
+            (None, Some(background)) => {
+                background.log(LogLevel::Error, &self.shared.plugin, &fault.message);
+            }
+            (None, None) => {}
         }
+    }
+
+    /// The same of a start or a configuration.
+    #[cold]
+    pub(crate) fn failed_loading(&self, held: &mut Held, slot: Slot, trouble: &Trouble) {
+        let fault = self.failed_within(held, slot, trouble, self.shared.load_budget);
+        self.log_fault(held, &fault);
     }
 
     /// A stream is over: VMs that nobody uses any more are closed, and one that has grown too large gives way.
@@ -345,6 +419,10 @@ impl Core {
             // With a guest that takes long to make, the next stream's end finds another VM.
             *held.seen.trouble() = None;
             held.current = Some(old);
+            if let Some(own) = self.workers.get(held.worker) {
+                // Streams do not wait: there is a VM for them.
+                own.waits.store(false, Ordering::Relaxed);
+            }
             return;
         }
         held.seen.replacements.fetch_add(1, Ordering::Relaxed);
@@ -365,6 +443,33 @@ impl Core {
             Refusal::Refused(reason) => format!("{}: {reason}", self.shared.file),
             Refusal::Failed(trouble) => self.message(trouble, self.shared.load_budget),
         }
+    }
+
+    /// The same of a start within this time budget.
+    fn describe_within(&self, refusal: &Refusal, budget: Duration) -> String {
+        match refusal {
+            Refusal::Refused(_) => self.describe(refusal),
+            Refusal::Failed(trouble) => self.message(trouble, budget),
+        }
+    }
+
+    /// A configuration has come.
+    fn note_change(&self) {
+        let mut changed_at = self
+            .changed_at
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        *changed_at = Some(Instant::now());
+    }
+
+    /// Returns the time until no more configurations are expected to come: VMs that were made ahead take them in one
+    /// after the other until a worker has them, and are made anew after that.
+    pub(super) fn unsettled(&self) -> Duration {
+        let changed_at = self
+            .changed_at
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        changed_at.map_or(Duration::ZERO, |at| SETTLE.saturating_sub(at.elapsed()))
     }
 }
 

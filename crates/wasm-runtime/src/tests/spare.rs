@@ -187,6 +187,8 @@ fn a_spare_vm_that_cannot_be_made_is_told_of_and_tried_again() {
         std::thread::sleep(Duration::from_millis(1));
     };
     assert!(said.contains("proxy_on_configure"), "{said}");
+    world.pass(100);
+    world.call();
     wait_for_spare(&world.probe);
     assert_eq!(world.probe.said(), ["01"]);
     trap(&world.probe);

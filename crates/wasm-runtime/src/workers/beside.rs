@@ -34,9 +34,16 @@ impl Core {
         if own.has_released.load(Ordering::Relaxed) {
             self.drain(own, &mut held);
         }
-        self.adopt(&mut held);
+        let unsettled = self.unsettled();
+        if unsettled.is_zero() {
+            self.adopt(&mut held);
+        }
         self.stock_up();
         let again = self.complete(&mut held);
+        let again = again
+            .into_iter()
+            .chain((!unsettled.is_zero()).then_some(unsettled))
+            .min();
         let due = if let Some(wait) = self.wait(worker) {
             Some(wait)
         } else {
@@ -58,6 +65,11 @@ impl Core {
         if held.configured == configured {
             return None;
         }
+        if self.has_proxy() {
+            // Those that it lacks are in a VM that is made for it.
+            held.configured = configured;
+            return None;
+        }
         let vm = held.current.as_mut()?;
         let slot = slot_of(vm.generation);
         let missing: Vec<Configuration> = self
@@ -72,7 +84,7 @@ impl Core {
                 // A stream with it is told why.
                 Err(Refusal::Refused(reason)) => vm.say(LogLevel::Error, &reason),
                 Err(Refusal::Failed(trouble)) => {
-                    self.failed_alone(held, slot, &trouble);
+                    self.failed_loading(held, slot, &trouble);
                     return Some(held.backoff.wait(self.shared.clock.now()).max(BUSY));
                 }
             }

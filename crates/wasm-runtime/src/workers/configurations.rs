@@ -127,6 +127,10 @@ impl Configurations {
         self.known.get(self.at(id)?)
     }
 
+    pub(super) fn len(&self) -> usize {
+        self.known.len()
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.known.is_empty()
     }

@@ -1,9 +1,8 @@
-//! VMs that are made off their worker: a guest whose start or configuration takes long would hold up all streams
-//! of its worker.
+//! VMs are made off their worker: a guest's start, or its configuration, would hold up all streams of the worker.
 //!
 //! A new configuration is taken in by fresh VMs before any stream has it, on the threads that load it; each
 //! worker goes on with its VM until a stream comes that needs the other. VMs that take the place of those that
-//! fail are made ahead (see `spare`).
+//! fail are made ahead (see `spare`). Only where there is no proxy, as in tests of a plugin, the caller makes them.
 
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
@@ -11,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use outrider_plugin_api::LogLevel;
-use outrider_vm_pool::drop_later;
+use outrider_vm_pool::{drop_later, request_vms};
 
 use super::spare::MOST_MAKERS;
 use super::{Core, Held, WorkerVm};
@@ -22,8 +21,10 @@ use crate::vm::{Configuration, Refusal, Vm};
 
 /// A configuration that takes this long to take in is taken in off the workers.
 const LONG: Duration = Duration::from_millis(5);
-/// A VM that takes this long to make and to configure is made off the workers.
-const HEAVY: Duration = Duration::from_millis(50);
+/// A VM that follows another may take so many times what the first one took to make, and at least [`LEAST_REMAKE`]: a
+/// guest that started quickly when it was loaded, and does not any more, ends soon.
+const REMAKE: u32 = 8;
+const LEAST_REMAKE: Duration = Duration::from_secs(1);
 
 /// How long `run` takes this thread: time in which others run does not count.
 pub(crate) fn taking<T>(run: impl FnOnce() -> T) -> (T, Duration) {
@@ -46,19 +47,30 @@ impl Core {
         self.cost.fetch_max(cost, Ordering::Relaxed);
     }
 
-    /// Whether VMs are made off the workers.
-    pub(super) fn is_heavy(&self) -> bool {
-        u128::from(self.cost.load(Ordering::Relaxed)) >= HEAVY.as_nanos()
+    /// Whether there are workers, on which no VM is made.
+    pub(crate) fn has_proxy(&self) -> bool {
+        self.shared.background.is_some()
+    }
+
+    fn cost(&self) -> Duration {
+        Duration::from_nanos(self.cost.load(Ordering::Relaxed))
+    }
+
+    /// The time budget of a start, and of each configuration, of a VM that follows another.
+    pub(super) fn remake_budget(&self) -> Duration {
+        let budget = self.cost().saturating_mul(REMAKE).max(LEAST_REMAKE);
+        budget.min(self.shared.load_budget)
     }
 
     /// Whether a configuration that took so long is taken in off the workers.
-    pub(super) fn is_long(configuration: Duration) -> bool {
+    pub(crate) fn is_long(configuration: Duration) -> bool {
         configuration >= LONG
     }
 
     /// A VM with all configurations that streams may begin with, which has no worker yet.
     pub(super) fn made(&self) -> Result<Vm, Refusal> {
-        let mut vm = Vm::new(&self.code, &self.shared, 0, Loan::Nothing)?;
+        let budget = self.remake_budget();
+        let mut vm = Vm::new(&self.code, &self.shared, 0, budget, Loan::Nothing)?;
         vm.stand_by();
         let configurations: Vec<Configuration> =
             self.configurations().that_count().cloned().collect();
@@ -69,12 +81,12 @@ impl Core {
         Ok(vm)
     }
 
-    /// Has VMs that follow those in use take in a configuration, which is among all, before a stream has it.
+    /// Has VMs that follow the workers' take in a configuration, which is among all, before a stream has it.
     pub(super) fn hand_over(&self, configuration: &Configuration) {
         let used: Vec<&WorkerVm> = self
             .workers
             .iter()
-            .filter(|own| own.is_used.load(Ordering::Relaxed))
+            .filter(|own| !own.has_configuration(configuration.id))
             .collect();
         for some in used.chunks(MOST_MAKERS) {
             thread::scope(|scope| {
@@ -107,9 +119,47 @@ impl Core {
         }
     }
 
+    /// Has the VM that follows a worker's take in a configuration that a stream needs, on a thread for it.
+    pub(crate) fn request(&self, worker: usize, configuration: &Configuration) {
+        let (Some(own), Some(core)) = (self.workers.get(worker), self.own.upgrade()) else {
+            return;
+        };
+        if own.requested.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let mut configurations = self.configurations();
+        if configurations.contains(configuration.id) && !configurations.counts(configuration.id) {
+            configurations.put(configuration.id, None);
+            self.configured.fetch_add(1, Ordering::Release);
+        }
+        drop(configurations);
+        let mut requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
+        requests.push((worker, configuration.clone()));
+        drop(requests);
+        own.wait_from_now();
+        request_vms(&core);
+    }
+
+    /// Does what streams asked for first. Returns whether there was something.
+    pub(super) fn do_request(&self) -> bool {
+        let mut requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some((worker, configuration)) = requests.pop() else {
+            return false;
+        };
+        drop(requests);
+        if let Some(own) = self.workers.get(worker) {
+            if self.configurations().contains(configuration.id) {
+                self.hand_over_to(own, &configuration);
+            }
+            own.requested.store(false, Ordering::Release);
+        }
+        self.shared.ring_in(Duration::ZERO);
+        true
+    }
+
     pub(super) fn say(&self, refusal: &Refusal) {
         if let Some(background) = &self.shared.background {
-            let line = self.describe(refusal);
+            let line = self.describe_within(refusal, self.remake_budget());
             background.log(LogLevel::Error, &self.shared.plugin, &line);
         }
     }

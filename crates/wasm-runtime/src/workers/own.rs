@@ -1,8 +1,10 @@
 //! What a worker has of a plugin version: the VM in which streams begin, those that serve theirs to the end, and
 //! how other threads meet it.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+
+use std::time::{Duration, Instant};
 
 use outrider_plugin_api::{Slot, VmStatus};
 use outrider_vm_pool::{CallSlot, RestartBackoff, drop_later};
@@ -22,6 +24,12 @@ pub(crate) struct WorkerVm {
     pub(super) has_released: AtomicBool,
     /// A stream has come.
     pub(crate) is_used: AtomicBool,
+    /// A VM with a configuration that a stream needs is being made.
+    pub(super) requested: AtomicBool,
+    /// Since when a VM is being made for it.
+    waits_since: Mutex<Option<Instant>>,
+    /// The last configuration that the worker's VM took in, while it was not used.
+    pub(crate) prepared: AtomicU32,
     pub(super) seen: Arc<Seen>,
     /// The calls that the watchdog charges to the plugin's CPU share.
     pub(super) calls: Option<Arc<CallSlot>>,
@@ -48,9 +56,39 @@ impl WorkerVm {
             released: Mutex::default(),
             has_released: AtomicBool::new(false),
             is_used: AtomicBool::new(false),
+            requested: AtomicBool::new(false),
+            waits_since: Mutex::default(),
+            prepared: AtomicU32::new(0),
             seen,
             calls,
         }
+    }
+
+    /// Whether the VM took in a configuration while it was not used, and none since.
+    pub(super) fn has_configuration(&self, id: u32) -> bool {
+        self.prepared.load(Ordering::Relaxed) == id
+    }
+
+    /// A VM is being made for it.
+    pub(super) fn wait_from_now(&self) {
+        let mut since = self
+            .waits_since
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if since.is_none_or(|since| since.elapsed() > FORGET) {
+            *since = Some(Instant::now());
+        }
+    }
+
+    /// Returns how long a stream waits until it asks again for the VM that is being made, or `None` if it has taken too
+    /// long.
+    pub(super) fn patience(&self) -> Option<Duration> {
+        let since = self
+            .waits_since
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let waited = (*since)?.elapsed();
+        (waited < PATIENCE).then_some(STEP)
     }
 
     /// What it holds. None: it is in use for good, which means that a call is made within a call.
@@ -177,6 +215,12 @@ impl Held {
         Some(self.retiring.remove(found))
     }
 }
+
+/// Streams wait for a VM that is being made for so long, and ask again after each step.
+const PATIENCE: Duration = Duration::from_millis(150);
+const STEP: Duration = Duration::from_millis(5);
+/// Streams wait again for a VM that was asked for so long after the one before.
+const FORGET: Duration = Duration::from_secs(1);
 
 /// What one counts for at least, in bytes.
 const LEAST_SIZE: usize = 1024 * 1024;

@@ -1,6 +1,6 @@
-//! VMs that are kept beside the workers', for a guest that takes long to make.
+//! VMs that are kept beside the workers'.
 //!
-//! A worker whose VM fails takes one over at once, and another is made behind, on a thread of its own. A spare
+//! A worker whose VM fails takes one over at once, and another is made on a maker thread (`vm-pool`). A spare
 //! VM has all configurations that streams may begin with (see `configurations`), and has done what a guest
 //! does with them; but its roots do not tick, and it is told of no queue, before a worker has it. One that
 //! lacks a configuration which came later is of no use: it is dropped, and another is made.
@@ -8,16 +8,15 @@
 //! The trap: the lock is taken on workers, so no VM is made, and none is closed, while it is held.
 
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::{Core, Held};
-use outrider_vm_pool::{RestartBackoff, drop_later};
+use outrider_vm_pool::{MakeVm, Making, Progress, RestartBackoff, drop_later, request_vms};
 
 use crate::vm::Vm;
 
-/// So many VMs are made at once.
+/// So many VMs are made at once where a configuration comes.
 pub(super) const MOST_MAKERS: usize = 4;
 
 /// See the module.
@@ -27,8 +26,6 @@ pub(super) struct Spares(Mutex<Stock>);
 #[derive(Debug, Default)]
 struct Stock {
     vms: Vec<Spare>,
-    /// How many threads make one.
-    making: usize,
     backoff: RestartBackoff,
 }
 
@@ -53,10 +50,30 @@ impl Spares {
     }
 }
 
+impl MakeVm for Core {
+    fn make(&self) -> Progress {
+        if self.do_request() {
+            return Progress::Again(Duration::ZERO);
+        }
+        if !self.lacks_spare() {
+            return Progress::Done;
+        }
+        let unsettled = self.unsettled();
+        if !unsettled.is_zero() {
+            return Progress::Again(unsettled);
+        }
+        Progress::Again(self.make_spare())
+    }
+
+    fn making(&self) -> &Making {
+        &self.making
+    }
+}
+
 impl Core {
     /// Has VMs made until there is one for each worker that has none, and one more.
     pub(crate) fn stock_up(&self) {
-        if !self.is_heavy() {
+        if !self.has_proxy() {
             return;
         }
         let Some(core) = self.own.upgrade() else {
@@ -64,8 +81,7 @@ impl Core {
         };
         let configured = self.configured.load(Ordering::Acquire);
         // Where plugins are only tried, nobody waits for the next stream.
-        let kept =
-            usize::from(self.shared.background.is_some() && !self.configurations().is_empty());
+        let kept = usize::from(!self.configurations().is_empty());
         let waiting = self
             .workers
             .iter()
@@ -83,15 +99,26 @@ impl Core {
         for spare in stock.vms.drain(..surplus) {
             drop_later(spare.vm);
         }
-        let most = wanted.saturating_sub(stock.vms.len()).min(MOST_MAKERS);
-        while stock.making < most && stock.backoff.is_due(self.shared.clock.now()) {
-            let core = Arc::clone(&core);
-            let maker = thread::Builder::new().name("outrider-vm".into());
-            if maker.spawn(move || core.make_spare()).is_err() {
-                return;
-            }
-            stock.making += 1;
+        let lacks = stock.vms.len() < wanted && stock.backoff.is_due(self.shared.clock.now());
+        drop(stock);
+        if lacks {
+            request_vms(&core);
         }
+    }
+
+    /// Whether a spare VM is to be made.
+    fn lacks_spare(&self) -> bool {
+        let kept = usize::from(!self.configurations().is_empty());
+        let waiting = self.workers.iter();
+        let waiting = waiting.filter(|own| own.waits.load(Ordering::Relaxed));
+        let wanted = kept + waiting.count();
+        let configured = self.configured.load(Ordering::Acquire);
+        let stock = self.spares.stock();
+        let fit = stock
+            .vms
+            .iter()
+            .filter(|spare| spare.configured == configured);
+        fit.count() < wanted && stock.backoff.is_due(self.shared.clock.now())
     }
 
     /// The memory of each spare VM, in bytes.
@@ -100,28 +127,39 @@ impl Core {
         stock.vms.iter().map(|spare| spare.vm.memory()).collect()
     }
 
-    fn make_spare(&self) {
+    /// Whether a spare VM is there that has all configurations.
+    pub(super) fn has_spare(&self) -> bool {
+        let configured = self.configured.load(Ordering::Acquire);
+        let stock = self.spares.stock();
+        stock.vms.iter().any(|spare| spare.configured == configured)
+    }
+
+    fn make_spare(&self) -> Duration {
         let configured = self.configured.load(Ordering::Acquire);
         let made = self.made();
         let mut stock = self.spares.stock();
-        stock.making -= 1;
         let again = match made {
             Ok(vm) => {
                 stock.backoff.clear();
-                stock.vms.push(Spare { vm, configured });
+                if configured == self.configured.load(Ordering::Acquire) {
+                    stock.vms.push(Spare { vm, configured });
+                } else {
+                    // It lacks a configuration that came meanwhile.
+                    drop_later(vm);
+                }
                 Duration::ZERO
             }
             Err(refusal) => {
                 self.say(&refusal);
                 let now = self.shared.clock.now();
-                stock.backoff.note(now, String::new());
+                // A start that fails will do so again: it backs off at once.
+                stock.backoff.note_at_once(now, String::new());
                 stock.backoff.wait(now)
             }
         };
         drop(stock);
-        // A configuration may have come meanwhile.
-        self.stock_up();
         self.shared.ring_in(again);
+        again
     }
 
     /// A worker takes a spare VM, if there is one that has all configurations.
