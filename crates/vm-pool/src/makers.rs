@@ -208,7 +208,7 @@ fn do_unit(work: &Weak<dyn MakeVm>) -> Option<Duration> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::AtomicU32;
+    use std::sync::atomic::{AtomicBool, AtomicU32};
     use std::sync::mpsc::{Sender, channel};
 
     use super::*;
@@ -220,6 +220,8 @@ mod tests {
         takes: Duration,
         /// How many units follow each other without a request.
         repeats: u32,
+        /// Keeps a unit from ending.
+        is_held: AtomicBool,
         done: Mutex<Sender<Instant>>,
     }
 
@@ -227,6 +229,9 @@ mod tests {
         fn make(&self) -> Progress {
             let unit = self.units.fetch_add(1, Ordering::SeqCst);
             thread::sleep(self.takes);
+            while self.is_held.load(Ordering::SeqCst) {
+                thread::yield_now();
+            }
             self.done.lock().unwrap().send(Instant::now()).unwrap();
             assert_ne!(unit, 1000, "a unit that panics");
             if unit < self.repeats {
@@ -248,6 +253,7 @@ mod tests {
             units: AtomicU32::new(0),
             takes: Duration::from_millis(takes),
             repeats,
+            is_held: AtomicBool::new(false),
             done: Mutex::new(sender),
         };
         (Arc::new(plugin), receiver)
@@ -285,13 +291,15 @@ mod tests {
     #[test]
     fn request_during_a_unit_is_not_lost() {
         start_makers(|| {});
-        let (plugin, done) = plugin(30, 0);
+        let (plugin, done) = plugin(0, 0);
+        plugin.is_held.store(true, Ordering::SeqCst);
         request_vms(&plugin);
-        while plugin.making.0.load(Ordering::SeqCst) != RUNNING {
+        while plugin.units.load(Ordering::SeqCst) == 0 {
             thread::yield_now();
         }
         request_vms(&plugin);
         request_vms(&plugin);
+        plugin.is_held.store(false, Ordering::SeqCst);
         for _ in 0..2 {
             done.recv_timeout(SOON).unwrap();
         }
