@@ -99,9 +99,9 @@ mod tests {
 
     #[test]
     fn warnings_are_those_about_the_folder() {
-        let line = |level, message: &str| LoadLine {
+        let line = |level: &'static str, message: &str| LoadLine {
             plugin: "waf".to_owned(),
-            level,
+            level: level.into(),
             message: message.to_owned(),
         };
         let lines = [

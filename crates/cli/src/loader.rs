@@ -3,8 +3,6 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::fs;
-use std::io::ErrorKind;
 use std::path::Path;
 
 use glob::MatchOptions;
@@ -12,7 +10,15 @@ use outrider_gateway::{Compiled, Loader, compile};
 use outrider_plugin_formats::{PluginCode, PluginEntry, PluginPackage, Problem, WasmModule};
 use serde_json::Value;
 
-use crate::trial::{LoadLine, Place, Trials};
+#[cfg(not(test))]
+use crate::trial::TrialProcess as Trials;
+// The executable of tests is another than the command.
+#[cfg(test)]
+use crate::trial::Trials;
+use crate::trial::{LoadLine, Place};
+
+/// Most files that one `include` pattern may match.
+const MOST_FILES: usize = 10_000;
 
 /// The disk, for one compilation.
 #[derive(Debug, Default)]
@@ -38,13 +44,7 @@ pub(crate) fn compile_and_listen(file: &Path) -> (Compiled, Vec<LoadLine>) {
 
 impl Loader for Disk {
     fn read(&self, path: &str) -> Result<String, String> {
-        fs::read_to_string(path).map_err(|error| match error.kind() {
-            ErrorKind::NotFound => "there is no such file".to_owned(),
-            ErrorKind::PermissionDenied => "this user may not read it".to_owned(),
-            ErrorKind::IsADirectory => "it is a folder".to_owned(),
-            ErrorKind::InvalidData => "it is not UTF-8 text".to_owned(),
-            _ => error.to_string(),
-        })
+        outrider_plugin_store::read_text(Path::new(path))
     }
 
     fn matching(&self, pattern: &str) -> Result<Vec<String>, String> {
@@ -55,12 +55,15 @@ impl Loader for Disk {
             require_literal_leading_dot: true,
         };
         let paths = glob::glob_with(pattern, options).map_err(|error| error.msg.to_owned())?;
-        paths
-            .map(|path| {
-                path.map(|path| path.to_string_lossy().into_owned())
-                    .map_err(|error| error.to_string())
-            })
-            .collect()
+        let mut matching = Vec::new();
+        for path in paths {
+            if matching.len() == MOST_FILES {
+                return Err(format!("more than {MOST_FILES} files match"));
+            }
+            let path = path.map_err(|error| error.to_string())?;
+            matching.push(path.to_string_lossy().into_owned());
+        }
+        Ok(matching)
     }
 
     fn plugin(&self, source: &str) -> Result<PluginPackage, Vec<Problem>> {
@@ -89,6 +92,8 @@ impl Loader for Disk {
             folder: folders.get(&entry.digest).unwrap_or(&entry.name),
             module: self.modules.borrow().get(&entry.digest).cloned(),
         };
+        #[cfg(test)]
+        let config = Some(config);
         self.trials
             .borrow_mut()
             .run(entry, &place, config)

@@ -21,6 +21,12 @@ use crate::arguments::Arguments;
 use crate::exit::Exit;
 
 fn main() -> ExitCode {
+    if std::env::args_os()
+        .nth(1)
+        .is_some_and(|first| first == trial::ARGUMENT)
+    {
+        return trial::serve().into();
+    }
     let arguments = match Arguments::try_parse() {
         Ok(arguments) => arguments,
         Err(error) => {

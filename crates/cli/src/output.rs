@@ -7,6 +7,7 @@ use std::fmt::Display;
 use std::io::Write as _;
 
 use anstyle::{AnsiColor, Style};
+use outrider_plugin_api::escaped;
 use outrider_plugin_formats::Problem;
 use serde_json::Value;
 
@@ -58,6 +59,18 @@ pub(crate) fn warning(text: impl Display) {
     note(format_args!("{} {text}", Styled(WARN, "warning:")));
 }
 
+/// Text of several lines, without other control characters.
+fn lines(text: &str) -> String {
+    text.split('\n').map(escaped).collect::<Vec<_>>().join("\n")
+}
+
+/// Warnings with their places.
+pub(crate) fn warnings(warnings: &[Problem]) {
+    for one in warnings {
+        warning(problem(one));
+    }
+}
+
 /// One problem, for people: its place, what is wrong, and below it how to mend it.
 pub(crate) fn problem(problem: &Problem) -> String {
     let mut place = problem.file.clone();
@@ -67,9 +80,10 @@ pub(crate) fn problem(problem: &Problem) -> String {
         }
         place = format!("{place}:{number}");
     }
-    let mut text = format!("{}: {}", Styled(BOLD, place), problem.message);
+    let place = escaped(&place);
+    let mut text = format!("{}: {}", Styled(BOLD, place), lines(&problem.message));
     if let Some(mend) = &problem.mend {
-        text = format!("{text}\n    {}", Styled(GOOD, mend));
+        text = format!("{text}\n    {}", Styled(GOOD, lines(mend)));
     }
     text
 }

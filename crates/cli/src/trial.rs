@@ -1,21 +1,30 @@
 //! Loads a plugin for real and gives it a configuration, as the module inside Envoy will, so that a
-//! syntax error, a missing module, or a configuration that `on_configure` refuses is told by `check`.
+//! syntax error, a missing module, or a configuration that `on_configure` refuses is told by `check`. That
+//! happens in a process of its own ([`TrialProcess`]).
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use outrider_lua_runtime::LuaSource;
 use outrider_plugin_api::{
-    BodyMode, LoadError, LogLevel, MetricId, MetricKind, Metrics, Plugin, ScopedConfig,
+    BodyMode, LoadError, LogLevel, MetricId, MetricKind, Metrics, Plugin, ScopedConfig, log_line,
 };
-use outrider_plugin_formats::{self as formats, PluginEntry, PluginSource, Problem, WasmModule};
+use outrider_plugin_formats::{
+    self as formats, PluginCode, PluginEntry, PluginPackage, PluginSource, Problem, WasmModule,
+};
 use outrider_wasm_runtime::{Clock, WasmSource};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::compiled;
+
+mod limits;
+mod process;
+
+pub(crate) use process::{ARGUMENT, TrialProcess, serve};
 
 /// The runtime names the scope of a configuration that it refuses; the problem's place says more.
 const SCOPE: &str = "trial";
@@ -24,20 +33,45 @@ const NOWHERE: &str = "‹here›/";
 /// No stream is served here, so no worker needs a VM.
 const WORKERS: usize = 0;
 
-/// Plugins that were loaded, by all that decides their code.
+/// Plugins that were loaded in this process, by all that decides their code.
 #[derive(Debug, Default)]
 pub(crate) struct Trials {
     loaded: BTreeMap<String, Result<Arc<dyn Plugin>, Problem>>,
     metrics: Definitions,
+    /// Where compiled code is kept.
+    compiled_folder: Option<PathBuf>,
+}
+
+/// All that decides a plugin's code.
+fn key(entry: &PluginEntry, place: &Place<'_>) -> String {
+    let PluginEntry {
+        name,
+        digest,
+        entry: first,
+        body,
+        budgets,
+        wasm,
+        ..
+    } = entry;
+    format!(
+        "{name} {digest} {first} {body:?} {budgets:?} {wasm:?} {}",
+        place.folder
+    )
 }
 
 impl Trials {
-    /// What the plugins logged, in the order of time.
-    pub(crate) fn into_lines(self) -> Vec<LoadLine> {
-        self.metrics.lines
+    /// Takes what the plugins logged since the last call, in the order of time.
+    fn take_lines(&mut self) -> Vec<LoadLine> {
+        std::mem::take(&mut self.metrics.lines)
     }
 
-    /// Loads `entry`, whose code is at `place`, unless that has been done, and gives it `config`.
+    /// What the plugins logged, in the order of time.
+    #[cfg(test)]
+    pub(crate) fn into_lines(mut self) -> Vec<LoadLine> {
+        self.take_lines()
+    }
+
+    /// Loads `entry`, whose code is at `place`, unless that has been done, and gives it `config`, if there is one.
     ///
     /// # Errors
     /// A problem in a file of the plugin; or one without a file, where the configuration is refused.
@@ -45,28 +79,20 @@ impl Trials {
         &mut self,
         entry: &PluginEntry,
         place: &Place<'_>,
-        config: &Value,
+        config: Option<&Value>,
     ) -> Result<(), Problem> {
-        let PluginEntry {
-            name,
-            digest,
-            entry: first,
-            body,
-            budgets,
-            wasm,
-            ..
-        } = entry;
-        let key = format!(
-            "{name} {digest} {first} {body:?} {budgets:?} {wasm:?} {}",
-            place.folder
-        );
+        let key = key(entry, place);
+        let compiled_folder = self.compiled_folder.as_deref();
         let metrics = &mut self.metrics;
         let plugin = self
             .loaded
             .entry(key)
-            .or_insert_with(|| load(entry, place, metrics))
+            .or_insert_with(|| load(entry, place, compiled_folder, metrics))
             .as_ref()
             .map_err(Clone::clone)?;
+        let Some(config) = config else {
+            return Ok(());
+        };
         let effective: Arc<str> = config.to_string().into();
         let config = ScopedConfig {
             scope: SCOPE.to_owned(),
@@ -87,6 +113,40 @@ impl Trials {
     }
 }
 
+/// A package as an entry with every default, for a load without a gateway.
+pub(crate) fn entry_of(package: &PluginPackage) -> PluginEntry {
+    let manifest = &package.manifest;
+    PluginEntry {
+        name: manifest.name.clone(),
+        runtime: manifest.runtime,
+        version: manifest.version.clone(),
+        digest: package.digest.clone(),
+        source: match &package.code {
+            PluginCode::Files(files) => PluginSource::Inline(files.clone()),
+            PluginCode::Module(module) => PluginSource::Module(module.file.clone()),
+        },
+        entry: manifest
+            .entry
+            .clone()
+            .unwrap_or_else(|| "main.lua".to_owned()),
+        group: manifest.group,
+        priority: manifest.priority,
+        body: manifest.body,
+        failure_policy: manifest.failure_policy.clone().unwrap_or_default(),
+        budgets: manifest
+            .budgets
+            .unwrap_or_default()
+            .over(formats::Budgets::of(manifest.runtime)),
+        wasm: manifest.wasm.clone().unwrap_or_default(),
+        circuit: manifest.circuit.unwrap_or_default(),
+        allow: formats::Allow::all(),
+        log_rate: None,
+        schema: None,
+        enabled: false,
+        config: None,
+    }
+}
+
 /// Where a plugin's code is.
 #[derive(Debug)]
 pub(crate) struct Place<'a> {
@@ -99,6 +159,7 @@ pub(crate) struct Place<'a> {
 fn load(
     entry: &PluginEntry,
     place: &Place<'_>,
+    compiled_folder: Option<&Path>,
     metrics: &mut Definitions,
 ) -> Result<Arc<dyn Plugin>, Problem> {
     let Place { folder, module } = place;
@@ -125,7 +186,7 @@ fn load(
             metrics,
         ),
         PluginSource::Module(_) if let Some(module) = module => {
-            return load_module(entry, module, metrics);
+            return load_module(entry, module, compiled_folder, metrics);
         }
         // The compiler of gateways makes no such source.
         PluginSource::Module(_) | PluginSource::Folder(_) => Err(LoadError {
@@ -150,6 +211,7 @@ fn load(
 fn load_module(
     entry: &PluginEntry,
     module: &WasmModule,
+    compiled_folder: Option<&Path>,
     metrics: &mut Definitions,
 ) -> Result<Arc<dyn Plugin>, Problem> {
     let WasmModule { file, bytes } = module;
@@ -159,7 +221,7 @@ fn load_module(
         module: Arc::clone(bytes).into(),
         memory_budget: entry.budgets.memory_mib as usize * 1024 * 1024,
         time_budget: Duration::from_millis(u64::from(entry.budgets.time_ms)),
-        compiled_folder: compiled::folder(),
+        compiled_folder: compiled_folder.map(Path::to_owned),
         options: outrider_plugin_testkit::wasm_options(&entry.wasm),
         clock: Clock::default(),
         background: None,
@@ -200,6 +262,9 @@ fn mode(mode: formats::BodyMode) -> BodyMode {
     }
 }
 
+/// Most lines of the log that one trial keeps.
+const LINES_LIMIT: usize = 1000;
+
 /// Metrics, which nobody looks at, and what was logged.
 #[derive(Debug, Default)]
 struct Definitions {
@@ -208,10 +273,10 @@ struct Definitions {
 }
 
 /// What a plugin logged while it loaded, or in `on_configure`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct LoadLine {
     pub(crate) plugin: String,
-    pub(crate) level: &'static str,
+    pub(crate) level: Cow<'static, str>,
     pub(crate) message: String,
 }
 
@@ -229,18 +294,18 @@ impl Metrics for Definitions {
     fn log(&mut self, level: LogLevel, plugin: &str, message: &str) {
         let line = LoadLine {
             plugin: plugin.to_owned(),
-            level: match level {
+            level: Cow::Borrowed(match level {
                 LogLevel::Trace => "trace",
                 LogLevel::Debug => "debug",
                 LogLevel::Info => "info",
                 LogLevel::Warn => "warning",
                 LogLevel::Error => "error",
                 LogLevel::Critical => "critical",
-            },
-            message: message.to_owned(),
+            }),
+            message: log_line(message).into_owned(),
         };
         // One plugin is tried with each of its configurations.
-        if !self.lines.contains(&line) {
+        if self.lines.len() < LINES_LIMIT && !self.lines.contains(&line) {
             self.lines.push(line);
         }
     }

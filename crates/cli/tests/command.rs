@@ -393,3 +393,120 @@ fn up_names_the_line_of_a_port_in_use() {
     let output = outrider(folder.path(), &arguments);
     insta::assert_snapshot!(told(&output).replace(&port.to_string(), "PORT"));
 }
+
+/// A gateway with one more line at its end.
+fn with(addition: &str) -> String {
+    format!("{GOOD}{addition}")
+}
+
+#[test]
+fn check_of_special_files_ends_at_once() {
+    let folder = folder(&with("include: [fifo.yaml, /dev/zero, hello, huge.yaml]\n"));
+    let fifo = folder.path().join("fifo.yaml");
+    assert!(
+        Command::new("mkfifo")
+            .arg(&fifo)
+            .status()
+            .unwrap()
+            .success()
+    );
+    let huge = fs::File::create(folder.path().join("huge.yaml")).unwrap();
+    huge.set_len(1 << 40).unwrap();
+    let begin = std::time::Instant::now();
+    let output = outrider(folder.path(), &["check", "gateway.yaml"]);
+    assert!(begin.elapsed().as_secs() < 20, "{:?}", begin.elapsed());
+    assert_eq!(output.status.code(), Some(1));
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(
+        text.matches("it is not a regular file").count(),
+        2,
+        "{text}"
+    );
+    assert!(text.contains("it is a folder"), "{text}");
+    assert!(text.contains("it is larger than 4 MiB"), "{text}");
+}
+
+#[test]
+fn check_warns_of_upstreams_that_a_script_names_and_may_not_call() {
+    const CALLS: &str = "return { on_request_header = function()\n  \
+                         envoy.callout.start{cluster = \"shop\", path = \"/\"}\nend }\n";
+    let folder = folder(GOOD);
+    fs::write(folder.path().join("hello/main.lua"), CALLS).unwrap();
+    let output = outrider(folder.path(), &["check", "gateway.yaml"]);
+    assert_eq!(output.status.code(), Some(0));
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert!(text.contains("hello/main.lua:2"), "{text}");
+    assert!(text.contains("`plugins.hello.allow.upstreams`"), "{text}");
+    for allow in ["all", "{upstreams: all}", "{upstreams: [shop]}"] {
+        let gateway = GOOD.replace(
+            "{source: hello}",
+            &format!("{{source: hello, allow: {allow}}}"),
+        );
+        fs::write(folder.path().join("gateway.yaml"), gateway).unwrap();
+        let output = outrider(folder.path(), &["check", "gateway.yaml"]);
+        assert_eq!(output.status.code(), Some(0), "{}", told(&output));
+        assert!(output.stderr.is_empty(), "{}", told(&output));
+    }
+    let gateway = GOOD.replace(
+        "{source: hello}",
+        "{source: hello, allow: {upstreams: [shpo]}}",
+    );
+    fs::write(folder.path().join("gateway.yaml"), gateway).unwrap();
+    let output = outrider(folder.path(), &["check", "gateway.yaml"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        told(&output).contains("did you mean `shop`?"),
+        "{}",
+        told(&output)
+    );
+}
+
+#[test]
+fn render_has_a_cluster_for_callouts_of_each_upstream_that_a_plugin_may_call() {
+    let gateway = GOOD.replace(
+        "{source: hello}",
+        "{source: hello, allow: {upstreams: [shop]}}",
+    );
+    let gateway = format!("{gateway}  other: {{endpoints: [\"127.0.0.1:9\"]}}\n");
+    let folder = folder(&gateway);
+    for arguments in [
+        &["render", "envoy", "gateway.yaml", "--static"][..],
+        &["render", "envoy", "gateway.yaml"],
+    ] {
+        let output = outrider(folder.path(), arguments);
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert_eq!(text.matches("name: shop/callouts\n").count(), 2, "{text}");
+        assert!(text.contains("shop: shop/callouts"), "{text}");
+        assert!(!text.contains("other/callouts"), "{text}");
+    }
+}
+
+#[test]
+fn check_refuses_bodies_of_responses_that_have_none() {
+    for status in [204, 205, 304] {
+        let gateway = GOOD.replace(
+            "{name: cart, match: {path: /cart}, to: shop, use: [{plugin: hello, config: {greeting: cart}}]}",
+            &format!("{{name: cart, match: {{path: /cart}}, respond: {{status: {status}, body: x}}}}"),
+        );
+        let folder = folder(&gateway);
+        let output = outrider(folder.path(), &["check", "gateway.yaml"]);
+        assert_eq!(output.status.code(), Some(1));
+        let expected = format!("a response with status {status} has no body");
+        assert!(told(&output).contains(&expected), "{}", told(&output));
+    }
+}
+
+#[test]
+fn explain_of_a_request_without_a_route_has_the_gateways_chain() {
+    let folder = folder(&GOOD.replace("match: {prefix: /}", "match: {path: /only}"));
+    for host in ["shop.example", "nobody.example"] {
+        let arguments = ["explain", "gateway.yaml", "--host", host, "--path", "/none"];
+        let output = outrider(folder.path(), &arguments);
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert!(
+            text.contains("unless one of these plugins answers"),
+            "{text}"
+        );
+        assert!(text.contains("1. hello (lua"), "{text}");
+    }
+}

@@ -63,7 +63,7 @@ fn filter_config(plugins: &[FilterPlugin]) -> Value {
             };
             json!({
                 "name": plugin.name, "runtime": runtime, "entry": entry, "enabled": true,
-                "source": source, "digest": digest, "body": plugin.body,
+                "allow": "all", "source": source, "digest": digest, "body": plugin.body,
                 "priority": plugin.priority, "config": plugin.config,
                 "budgets": { "time_ms": 2000, "memory_mib": 256 },
             })

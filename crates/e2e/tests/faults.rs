@@ -29,7 +29,7 @@ plugins:
   open: {source: moody.lua, failure_policy: open}
   mixed: {source: moody.lua, budgets: {time_ms: 50, memory_mib: 8}, failure_policy: {default: open, status: 429, causes: {error: closed}}}
   witness: {source: witness.lua, priority: -1}
-  asking: {source: asking.lua}
+  asking: {source: asking.lua, allow: all}
 projects:
   - name: shop
     hosts: ['*']

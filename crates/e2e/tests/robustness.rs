@@ -695,7 +695,7 @@ gateway:
   admin: '{admin}'
   workers: 2
 plugins:
-  waiting: {source: waiting.lua}
+  waiting: {source: waiting.lua, allow: all}
 projects:
   - {name: shop, hosts: ['*'], use: [waiting], routes: [{match: {prefix: /}, to: upstream}]}
 upstreams:

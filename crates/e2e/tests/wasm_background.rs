@@ -37,7 +37,7 @@ fn yaml(plugins: &[(&str, &str)], echo: &Echo) -> String {
         .iter()
         .map(|(name, _)| {
             format!(
-                "  {name}: {{source: '{}', wasm: {{vm_id: shared, shared: together}}}}",
+                "  {name}: {{source: '{}', allow: all, wasm: {{vm_id: shared, shared: together}}}}",
                 probe.display()
             )
         })

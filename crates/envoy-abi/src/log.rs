@@ -25,11 +25,12 @@ pub fn log_enabled(level: LogLevel) -> bool {
     })
 }
 
-/// Writes a line to Envoy's log; nothing happens without an Envoy.
+/// Writes a line to Envoy's log, with control characters escaped; nothing happens without an Envoy.
 pub fn log(level: LogLevel, message: &str) {
     if let Some(callbacks) = callbacks()
         && log_enabled(level)
     {
+        let message = outrider_plugin_api::escaped(message);
         // SAFETY: the message outlives the call, and Envoy copies it.
         unsafe { (callbacks.log)(number(level), ModuleBuffer::new(message.as_bytes())) }
     }

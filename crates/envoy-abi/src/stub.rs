@@ -283,6 +283,8 @@ impl TestConfig {
             metrics,
             faults: Arc::default(),
             times: None,
+            permissions: Arc::new(outrider_plugin_api::Permissions::all()),
+            logs: Arc::default(),
             circuit: Arc::new(Circuit::new("test".into(), None, Arc::default())),
         };
         Arc::new(Self {

@@ -6,12 +6,13 @@ use std::sync::{Arc, Weak};
 use std::time::SystemTime;
 
 use outrider_envoy_abi::{FilterConfig, MetricTable, RouteConfig};
-use outrider_plugin_api::{Chain, ConfigPlace, Link, Plugin};
+use outrider_plugin_api::{CalloutClusters, Chain, ConfigPlace, Link, Plugin};
 use outrider_plugin_formats::{self as formats, Group, PluginEntry, PluginTime, RoutePlugin};
 use outrider_vm_pool::drop_later;
 use serde_json::Value;
 
 use crate::document::Refusal;
+use crate::limits;
 use crate::metrics::Table;
 use crate::plugin::{self, CodeKey, GenerationPlugin, Place};
 use crate::registry::Filter;
@@ -55,9 +56,17 @@ impl Core {
             log_folder: document.log_folder.map(Into::into),
             compiled_folder: document.compiled_folder.map(Into::into),
         };
+        let clusters: CalloutClusters = Arc::new(
+            document
+                .callout_clusters
+                .into_iter()
+                .map(|(upstream, cluster)| (upstream.into(), cluster.into()))
+                .collect(),
+        );
         for entry in document.plugins {
             let name = entry.name.clone();
-            match load(entry, &place, plugin_time, known) {
+            limits::set(&entry, &clusters);
+            match load(entry, &place, plugin_time, &clusters, known) {
                 Ok(plugin) => {
                     if plugins.insert(name.clone(), plugin).is_some() {
                         refusals.push(Refusal::new(format!("plugin {name} is listed twice")));
@@ -159,6 +168,7 @@ fn load(
     entry: PluginEntry,
     place: &Place,
     plugin_time: PluginTime,
+    clusters: &CalloutClusters,
     known: &mut Code,
 ) -> Result<GenerationPlugin, Refusal> {
     let key = CodeKey::new(&entry, place);
@@ -169,7 +179,7 @@ fn load(
         known.insert(key.clone(), Arc::clone(&code));
         code
     };
-    GenerationPlugin::new(entry, key, code, plugin_time)
+    GenerationPlugin::new(entry, key, code, plugin_time, clusters)
 }
 
 impl Drop for Core {

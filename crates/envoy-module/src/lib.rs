@@ -8,6 +8,7 @@ mod circuits;
 mod document;
 mod generation;
 mod last_faults;
+mod limits;
 mod merge;
 mod metrics;
 mod plugin;

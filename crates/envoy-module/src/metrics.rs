@@ -10,12 +10,27 @@ use outrider_plugin_api::{LogLevel, MetricId, MetricKind, Metrics};
 
 /// How many metrics a process may have; more are refused.
 const CAPACITY: usize = 4096;
+/// How many of them plugins may define, all together: the others are left for Outrider's own.
+const PLUGINS_CAPACITY: usize = 3072;
+/// How many metrics one plugin may define.
+const PLUGIN_CAPACITY: usize = 512;
+/// Longest name of a plugin's metric, in bytes.
+const NAME_LIMIT: usize = 256;
 
 /// The process's metrics: names only grow, so ids stay true for good.
 #[derive(Debug)]
 pub(crate) struct Names {
-    known: Mutex<Vec<(MetricKind, String)>>,
+    known: Mutex<Vec<Known>>,
     values: OnceLock<Box<[AtomicU64]>>,
+}
+
+/// One metric.
+#[derive(Debug, Clone)]
+struct Known {
+    kind: MetricKind,
+    name: String,
+    /// The plugin that defined it first; `None` for Outrider's own.
+    plugin: Option<String>,
 }
 
 pub(crate) static NAMES: Names = Names {
@@ -25,21 +40,78 @@ pub(crate) static NAMES: Names = Names {
 
 impl Names {
     fn define(&self, kind: MetricKind, name: &str) -> Option<MetricId> {
+        self.find_or_add(None, kind, name).ok()
+    }
+
+    /// Defines a plugin's metric, within the plugin's share.
+    ///
+    /// # Errors
+    /// The metric is refused, with the reason.
+    pub(crate) fn define_for(
+        &self,
+        plugin: &str,
+        kind: MetricKind,
+        name: &str,
+    ) -> Result<MetricId, String> {
+        if name.len() > NAME_LIMIT {
+            return Err(format!(
+                "a metric's name has {} bytes, and at most {NAME_LIMIT} are allowed; shorten it",
+                name.len()
+            ));
+        }
+        if name.is_empty() || name.chars().any(char::is_control) {
+            return Err(
+                "a metric's name is empty or has control characters; use a plain name".to_owned(),
+            );
+        }
+        self.find_or_add(Some(plugin), kind, name)
+    }
+
+    fn find_or_add(
+        &self,
+        plugin: Option<&str>,
+        kind: MetricKind,
+        name: &str,
+    ) -> Result<MetricId, String> {
         // A vector of names is valid whatever panicked while it was locked.
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        let index = if let Some(index) = known.iter().position(|(_, old)| old == name) {
-            if known.get(index).is_none_or(|(old, _)| *old != kind) {
-                return None;
+        let index = if let Some(index) = known.iter().position(|old| old.name == name) {
+            let old = known.get(index).map(|old| old.kind);
+            if old != Some(kind) {
+                return Err(format!(
+                    "the metric `{name}` is defined already, with another kind"
+                ));
             }
             index
         } else {
-            if known.len() == CAPACITY {
-                return None;
+            if known.len() >= CAPACITY {
+                return Err(format!(
+                    "this process has {CAPACITY} metrics, and no more are possible"
+                ));
             }
-            known.push((kind, name.to_owned()));
+            if let Some(plugin) = plugin {
+                let of_plugins = known.iter().filter(|old| old.plugin.is_some()).count();
+                let own = known
+                    .iter()
+                    .filter(|old| old.plugin.as_deref() == Some(plugin))
+                    .count();
+                if own >= PLUGIN_CAPACITY || of_plugins >= PLUGINS_CAPACITY {
+                    return Err(format!(
+                        "the metric `{name}` is refused: a plugin may define {PLUGIN_CAPACITY} metrics, and this \
+                         one has {own}; all plugins together {PLUGINS_CAPACITY}, and they have {of_plugins}"
+                    ));
+                }
+            }
+            known.push(Known {
+                kind,
+                name: name.to_owned(),
+                plugin: plugin.map(str::to_owned),
+            });
             known.len() - 1
         };
-        u32::try_from(index).ok().map(MetricId)
+        u32::try_from(index)
+            .map(MetricId)
+            .map_err(|error| error.to_string())
     }
 
     fn value(&self, metric: MetricId) -> Option<&AtomicU64> {
@@ -70,7 +142,7 @@ impl Names {
             .clone();
         known
             .iter()
-            .map(|(kind, name)| context.define_metric(*kind, name))
+            .map(|metric| context.define_metric(metric.kind, &metric.name))
             .collect()
     }
 }

@@ -8,9 +8,9 @@ use std::time::Duration;
 use outrider_envoy_abi::EnvoyBackground;
 use outrider_lua_runtime as lua_runtime;
 use outrider_plugin_api::{
-    BodyMode, CallTimes, Cause, Circuit, ConfigPlace, ConfiguredPlugin, DEFAULT_SHARE,
+    Allowed, BodyMode, CallTimes, CalloutClusters, Cause, Circuit, ConfigPlace, ConfiguredPlugin,
     FailureAction, FailureLogHandle, FailurePolicy, FaultLog, Interest, Link, LinkMetrics,
-    LoadError, Plugin, PluginStatus, ScopedConfig,
+    LoadError, Permissions, Plugin, PluginBackground, PluginLimits, PluginStatus, ScopedConfig,
 };
 use outrider_plugin_formats::{self as formats, PluginEntry, PluginTime, Runtime};
 use outrider_wasm_runtime as wasm_runtime;
@@ -19,6 +19,7 @@ use serde_json::{Map, Value};
 use crate::circuits;
 use crate::document::Refusal;
 use crate::last_faults;
+use crate::limits::{self, PluginDefiner};
 use crate::merge::merge;
 use crate::metrics::Definer;
 use crate::source;
@@ -56,8 +57,30 @@ pub(crate) struct Place {
     pub(crate) compiled_folder: Option<PathBuf>,
 }
 
+/// Permissions of a plugin, as the chain takes them.
+pub(crate) fn permissions(allow: &formats::Allow, clusters: &CalloutClusters) -> Permissions {
+    let mut permissions = Permissions::all();
+    permissions.upstreams = allowed(&allow.upstreams);
+    permissions.leave_project = allow.leave_project;
+    permissions.override_host = allow.override_host;
+    permissions.metadata = allowed(&allow.metadata);
+    permissions.callout_clusters = Arc::clone(clusters);
+    permissions
+}
+
+fn allowed(names: &formats::AllowedNames) -> Allowed {
+    match names {
+        formats::AllowedNames::All(_) => Allowed::All,
+        formats::AllowedNames::Listed(names) => {
+            Allowed::Listed(names.iter().map(|name| name.as_str().into()).collect())
+        }
+    }
+}
+
 /// Loads a plugin's code.
 pub(crate) fn load(entry: &PluginEntry, place: &Place) -> Result<Arc<dyn Plugin>, Refusal> {
+    let limits = limits::of(&entry.name);
+    let mut metrics = PluginDefiner::new(&entry.name, &limits);
     match entry.runtime {
         Runtime::Lua => {
             let files = source::files(entry)?;
@@ -74,14 +97,21 @@ pub(crate) fn load(entry: &PluginEntry, place: &Place) -> Result<Arc<dyn Plugin>
                 response_body: mode(entry.body.response()),
                 time_budget: Duration::from_millis(u64::from(entry.budgets.time_ms)),
                 memory_budget: entry.budgets.memory_mib as usize * 1024 * 1024,
-                share: DEFAULT_SHARE,
+                share: entry.budgets.share,
                 off_worker: true,
                 log_folder: place.log_folder.clone(),
             };
-            Ok(lua_runtime::load(source, place.workers, &mut Definer)?)
+            Ok(lua_runtime::load(source, place.workers, &mut metrics)?)
         }
         Runtime::Wasm => {
             let (file, module) = source::module(entry)?;
+            let log_dropped = LinkMetrics::define(&entry.name, &mut Definer).log_dropped;
+            let background = PluginBackground::new(
+                Arc::new(EnvoyBackground),
+                &entry.name,
+                Arc::clone(&limits),
+                log_dropped,
+            );
             let source = wasm_runtime::WasmSource {
                 name: entry.name.clone(),
                 file,
@@ -91,13 +121,13 @@ pub(crate) fn load(entry: &PluginEntry, place: &Place) -> Result<Arc<dyn Plugin>
                 compiled_folder: place.compiled_folder.clone(),
                 options: wasm_options(&entry.wasm),
                 clock: wasm_runtime::Clock::default(),
-                background: Some(Arc::new(EnvoyBackground)),
+                background: Some(Arc::new(background)),
                 shares: Some(wasm_runtime::CpuShares {
-                    per_cent: DEFAULT_SHARE,
+                    per_cent: entry.budgets.share,
                     clock: lua_runtime::thread_clock(),
                 }),
             };
-            Ok(wasm_runtime::load(source, place.workers, &mut Definer)?)
+            Ok(wasm_runtime::load(source, place.workers, &mut metrics)?)
         }
     }
 }
@@ -181,6 +211,8 @@ pub(crate) struct GenerationPlugin {
     faults: FailureLogHandle,
     times: Option<Arc<CallTimes>>,
     base: Arc<str>,
+    permissions: Arc<Permissions>,
+    limits: Arc<PluginLimits>,
     configured: Mutex<Configured>,
 }
 
@@ -190,6 +222,7 @@ impl GenerationPlugin {
         key: CodeKey,
         code: Arc<dyn Plugin>,
         plugin_time: PluginTime,
+        clusters: &CalloutClusters,
     ) -> Result<Self, Refusal> {
         let schema = entry
             .schema
@@ -220,6 +253,8 @@ impl GenerationPlugin {
                 }
             },
             base: base.to_string().into(),
+            permissions: Arc::new(permissions(&entry.allow, clusters)),
+            limits: limits::of(&entry.name),
             configured: Mutex::default(),
             code,
             key,
@@ -283,6 +318,8 @@ impl GenerationPlugin {
             faults: Arc::clone(&self.faults),
             times: self.times.clone(),
             circuit,
+            permissions: Arc::clone(&self.permissions),
+            logs: Arc::clone(self.limits.logs()),
         }
     }
 
@@ -316,7 +353,8 @@ impl GenerationPlugin {
             effective: effective.to_string().into(),
             place: place.cloned(),
         };
-        let made = self.code.configure(&config, &mut Definer)?;
+        let mut metrics = PluginDefiner::new(&self.entry.name, &self.limits);
+        let made = self.code.configure(&config, &mut metrics)?;
         configured.add(route, &made);
         Ok(made)
     }
@@ -364,5 +402,7 @@ pub(crate) fn missing(name: &str) -> Link {
         times: None,
         faults: FailureLogHandle::new(FaultLog::new(last_faults::of(name))),
         circuit: circuits::none(),
+        permissions: Arc::default(),
+        logs: Arc::default(),
     }
 }

@@ -59,6 +59,8 @@ pub struct Compiled {
     pub plan: Option<Plan>,
     /// All problems, by file, line and column.
     pub problems: Vec<Problem>,
+    /// What is probably wrong, and keeps no gateway from serving.
+    pub warnings: Vec<Problem>,
     /// Every path whose change can change the outcome: files that were read, folders of plugins and of
     /// `include` patterns, files that are missing. Sorted.
     pub files: Vec<String>,
@@ -71,6 +73,7 @@ pub fn compile(path: &str, loader: &dyn Loader) -> Compiled {
     let gateway = gateway::build(&mut context, &sources);
     let upstreams = upstreams::build(&mut context, &sources);
     let plugins = plugins::load(&mut context, &sources);
+    plugins::check_allowed(&mut context, &sources, &upstreams.names);
     let projects = projects::build(&mut context, &sources, &upstreams);
     let scoped = scopes::build(&mut context, gateway, &plugins, projects);
 
@@ -83,14 +86,19 @@ pub fn compile(path: &str, loader: &dyn Loader) -> Compiled {
     problems.dedup();
     files.sort();
     files.dedup();
+    let mut warnings = Vec::new();
     let plan = match scoped {
-        Some((gateway, filter, projects)) if problems.is_empty() => Some(Plan {
+        Some((gateway, mut filter, projects)) if problems.is_empty() => Some(Plan {
             listeners: gateway.listeners,
             admin: gateway.admin,
             access_log: gateway.access_log,
             body_limit: gateway.body_limit,
             workers: gateway.workers,
-            filter,
+            filter: {
+                filter.callout_clusters = upstreams::callout_clusters(&filter, &upstreams.built);
+                warnings = plugins::denied_upstreams(&filter, &plugins, &upstreams.names);
+                filter
+            },
             uses: gateway.uses,
             projects,
             upstreams: upstreams.built,
@@ -100,6 +108,7 @@ pub fn compile(path: &str, loader: &dyn Loader) -> Compiled {
     Compiled {
         plan,
         problems,
+        warnings,
         files,
     }
 }

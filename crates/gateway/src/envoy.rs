@@ -86,11 +86,7 @@ pub fn files(plan: &Plan, layout: &Layout) -> Files {
             listener::listener(plan, listener, &routes)
         })
         .collect();
-    let clusters = plan
-        .upstreams
-        .iter()
-        .map(|upstream| cluster::cluster(plan, upstream))
-        .collect();
+    let clusters = cluster::clusters(plan);
     Files {
         bootstrap: bootstrap::dynamic(layout),
         lds: discovery_response(listeners, "envoy.config.listener.v3.Listener"),
@@ -113,11 +109,7 @@ pub fn static_bootstrap(plan: &Plan, layout: &Layout) -> Value {
         .iter()
         .map(|listener| listener::listener(plan, listener, &listener::Routes::Inline))
         .collect();
-    let clusters: Vec<Value> = plan
-        .upstreams
-        .iter()
-        .map(|upstream| cluster::cluster(plan, upstream))
-        .collect();
+    let clusters = cluster::clusters(plan);
     bootstrap::inline(layout, &listeners, clusters)
 }
 

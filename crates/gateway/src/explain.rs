@@ -13,7 +13,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::merge::merge;
-use crate::plan::{Action, Plan, Project, Route, Switch, Use, chain_key};
+use crate::plan::{Action, Plan, Switch, Use, chain_key};
 
 /// A request to be explained.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -47,7 +47,8 @@ pub struct Explanation {
     pub passed_over: Vec<PassedOver>,
     /// What the route does.
     pub action: Option<Action>,
-    /// The plugins that the request passes, in this order; the response passes them in reverse.
+    /// The plugins that the request passes, in this order; the response passes them in reverse. Without a route:
+    /// the gateway's.
     pub chain: Vec<Link>,
     /// What else there is to know.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -120,6 +121,7 @@ pub fn explain(plan: &Plan, request: &Request) -> Explanation {
         notes: seen.notes.clone(),
     };
     let Some((project, host)) = matching::project(&plan.projects, &seen.host) else {
+        explanation.chain = chain(plan, &[]);
         return explanation;
     };
     explanation.project = Some(project.name.clone());
@@ -128,25 +130,27 @@ pub fn explain(plan: &Plan, request: &Request) -> Explanation {
         let Some(why) = matching::refusal(&route.matches, &seen) else {
             explanation.route = Some(route.name.clone());
             explanation.action = Some(route.action.clone());
-            explanation.chain = chain(plan, project, route);
-            break;
+            let project_scope = (format!("project {}", project.name), &project.uses);
+            let route_scope = (format!("route {}", route.name), &route.uses);
+            explanation.chain = chain(plan, &[project_scope, route_scope]);
+            return explanation;
         };
         explanation.passed_over.push(PassedOver {
             route: route.name.clone(),
             why,
         });
     }
+    // Without a route, Envoy has no configuration of a project or a route for the filter.
+    explanation.chain = chain(plan, &[]);
     explanation
 }
 
-fn chain(plan: &Plan, project: &Project, route: &Route) -> Vec<Link> {
+/// The chain of the gateway's scope and the narrower ones, from wide to narrow.
+fn chain(plan: &Plan, narrower: &[(String, &Vec<Use>)]) -> Vec<Link> {
     let mut plugins: Vec<&PluginEntry> = plan.filter.plugins.iter().collect();
     plugins.sort_by_key(|entry| chain_key(entry.group, entry.priority, &entry.name));
-    let scopes = [
-        ("gateway".to_owned(), &plan.uses),
-        (format!("project {}", project.name), &project.uses),
-        (format!("route {}", route.name), &route.uses),
-    ];
+    let mut scopes = vec![("gateway".to_owned(), &plan.uses)];
+    scopes.extend_from_slice(narrower);
     plugins
         .into_iter()
         .filter_map(|entry| {

@@ -6,7 +6,7 @@
 
 pub(crate) mod text;
 
-use outrider_plugin_formats::{CircuitOff, FailureAction, Group, PluginTime, WasmResults};
+use outrider_plugin_formats::{All, CircuitOff, FailureAction, Group, PluginTime, WasmResults};
 use outrider_yaml::{Entries, Field, Node, Shape};
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -35,7 +35,8 @@ pub(crate) struct File {
     #[serde(default)]
     pub(crate) projects: Field<Vec<Field<Project>>>,
     /// Where requests are sent, by name. Each becomes an Envoy cluster of the same name, which is also
-    /// the name by which plugins call it.
+    /// the name by which plugins call it. For an upstream that some plugin may call there is a second
+    /// cluster, `<name>/callouts`, so that callouts share no connection with requests of routes.
     #[serde(default)]
     pub(crate) upstreams: Field<Entries<Field<Upstream>>>,
 }
@@ -188,6 +189,45 @@ pub(crate) struct Plugin {
     /// manifest says.
     #[serde(default)]
     pub(crate) wasm: Field<WasmForm>,
+    /// What it may do beyond its own requests and responses: `all`, for a plugin whose author you trust as
+    /// you trust yourself, or a mapping. Its manifest cannot allow anything. Default: nothing.
+    #[serde(default)]
+    pub(crate) allow: Field<Shape<All, AllowForm>>,
+    /// How many bytes a second it may write to Envoy's log and to its log file. What is more is dropped and
+    /// counted (`outrider.plugin.<name>.log_dropped`); a line has at most 8 KiB. Default: `64KiB`.
+    #[serde(default)]
+    pub(crate) log_rate: Field<Size>,
+}
+
+/// What a plugin may do beyond its own requests and responses.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct AllowForm {
+    /// The upstreams that it may call (callouts, HTTP streams, gRPC): a list, or `all`. Default: none.
+    #[serde(default)]
+    pub(crate) upstreams: Field<AllowedNames>,
+    /// Whether a request that it changes may take a route of another project, past the plugins of that
+    /// project. Default: `false`.
+    #[serde(default)]
+    pub(crate) leave_project: Field<bool>,
+    /// Whether it may choose the endpoint that a request goes to, by its address. Default: `false`.
+    #[serde(default)]
+    pub(crate) override_host: Field<bool>,
+    /// The namespaces of dynamic metadata that it may write, beside its own name and
+    /// `envoy.filters.http.lua`: a list, or `all`. Default: none.
+    #[serde(default)]
+    pub(crate) metadata: Field<AllowedNames>,
+}
+
+/// Names: `all`, or a list.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(rename = "$shape", rename_all = "lowercase")]
+#[schemars(untagged, inline)]
+pub(crate) enum AllowedNames {
+    /// Every name.
+    Text(All),
+    /// These names.
+    List(Vec<Field<Text>>),
 }
 
 /// How a Wasm plugin's module is run. The names are those of Envoy's own Wasm filter where it has one.
@@ -300,6 +340,11 @@ pub(crate) struct BudgetsForm {
     /// Memory of the plugin on one worker, in MiB.
     #[serde(default)]
     pub(crate) memory_mib: Field<Number<1, 1024>>,
+    /// Per cent of one worker's CPU time over a short window. A plugin that used more waits, and then its
+    /// streams get the failure policy for the cause `share`. Short calls for requests are not counted.
+    /// Default: 20.
+    #[serde(default)]
+    pub(crate) share: Field<Number<1, 100>>,
 }
 
 /// A plugin in a `use` list. A name alone turns the plugin on, with the configuration that the wider

@@ -83,6 +83,11 @@ pub enum CalloutFailure {
     /// The gateway has no upstream of that name.
     #[error("no upstream of that name")]
     ClusterNotFound,
+    /// The plugin's permissions do not have the upstream.
+    #[error(
+        "the plugin may not call this upstream; add it to the plugin's `allow.upstreams` in outrider.yaml"
+    )]
+    NotAllowed,
     /// `:method`, `:path` or `:authority` is missing.
     #[error("`:method`, `:path` or `:authority` is missing")]
     MissingHeaders,

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use crate::call_times::CallTimes;
 use crate::circuit::Circuit;
 use crate::failure::{CAUSES, Cause, FailureLogHandle, FailurePolicy};
+use crate::log_budget::LogBudget;
 use crate::metric::{MetricId, MetricKind, Metrics};
+use crate::permissions::Permissions;
 use crate::phase::{BodyMode, Direction};
 use crate::plugin::{ConfiguredPlugin, Interest};
 
@@ -22,11 +24,13 @@ pub struct LinkMetrics {
     pub circuit_open: Option<MetricId>,
     /// How often a circuit opened.
     pub circuit_opened: Option<MetricId>,
+    /// Log lines that the plugin's log budget dropped.
+    pub log_dropped: Option<MetricId>,
 }
 
 impl LinkMetrics {
     /// Defines the metrics of a plugin: `outrider.plugin.<name>.calls`, `.replies`,
-    /// `.errors.<cause>`, `.circuit_open` (a gauge) and `.circuit_opened`.
+    /// `.errors.<cause>`, `.circuit_open` (a gauge), `.circuit_opened` and `.log_dropped`.
     pub fn define(plugin: &str, metrics: &mut dyn Metrics) -> Self {
         let mut define =
             |kind, what: &str| metrics.define(kind, &format!("outrider.plugin.{plugin}.{what}"));
@@ -38,6 +42,7 @@ impl LinkMetrics {
             errors: Cause::ALL.map(|cause| counter(&format!("errors.{cause}"))),
             circuit_open,
             circuit_opened: counter("circuit_opened"),
+            log_dropped: counter("log_dropped"),
         }
     }
 }
@@ -62,6 +67,10 @@ pub struct Link {
     pub times: Option<Arc<CallTimes>>,
     /// Whether it is called at all.
     pub circuit: Arc<Circuit>,
+    /// What the plugin may do.
+    pub permissions: Arc<Permissions>,
+    /// How much it may log; shared by all chains that it stands in.
+    pub logs: Arc<LogBudget>,
 }
 
 /// The ordered plugins that the streams of one scope pass: requests from first to last, responses

@@ -19,11 +19,14 @@ mod host;
 mod journal;
 mod last_fault;
 mod local;
+mod log_budget;
 mod metadata;
 mod metric;
 mod owned;
+mod permissions;
 mod phase;
 mod plugin;
+mod plugin_background;
 mod run;
 mod status;
 mod stream;
@@ -45,14 +48,17 @@ pub use failure::{Cause, FailureAction, FailureLogHandle, FailurePolicy, Fault, 
 pub use framing::HeaderError;
 pub use host::{BodyBuffer, Host};
 pub use last_fault::{LastFault, LastFaults};
+pub use log_budget::{LINE_LIMIT, LogAdmission, LogBudget, escaped, log_line};
 pub use metadata::{MetadataSource, MetadataTree};
 pub use metric::{MetricId, MetricKind, Metrics};
 pub use owned::{OwnedHeaders, OwnedHttpStreamEvent, lend_headers, own_headers};
+pub use permissions::{Allowed, CalloutClusters, MetadataDenied, Permissions, upstream_denied};
 pub use phase::{BodyMode, Direction, HeaderMap, Phase};
 pub use plugin::{
     Audience, Call, ConfigPlace, ConfiguredPlugin, DEFAULT_SHARE, Decision, Interest, LoadError,
     Pause, Plugin, Reaction, Reply, ScopedConfig, Slot,
 };
+pub use plugin_background::{PluginBackground, PluginLimits};
 pub use run::{ChainRun, Effects, SHARE_PATIENCE, Verdict};
 pub use status::{PluginStatus, VmStatus};
 pub use stream::{

@@ -10,6 +10,7 @@ use crate::callout::{
 use crate::framing::{HeaderError, Rule};
 use crate::metadata::{MetadataSource, MetadataTree};
 use crate::metric::MetricId;
+use crate::permissions::MetadataDenied;
 use crate::phase::{Direction, HeaderMap};
 
 /// Severity of a log line, in Envoy's order.
@@ -97,6 +98,12 @@ pub enum OverrideHostFallback {
 /// Why an upstream's endpoint cannot be chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum OverrideHostError {
+    /// The plugin's permissions do not have it.
+    #[error(
+        "the plugin may not choose the upstream's endpoint; set the plugin's `allow.override_host: true` in \
+         outrider.yaml"
+    )]
+    NotAllowed,
     /// The request's headers are on their way.
     #[error("the request's headers are on their way to the upstream, which cannot change any more")]
     TooLate,
@@ -255,10 +262,26 @@ pub trait Stream {
     fn metadata(&self, source: MetadataSource, namespace: &[u8], key: &[u8]) -> Option<Scalar<'_>>;
 
     /// Writes a value of the stream's dynamic metadata.
-    fn set_metadata(&mut self, namespace: &[u8], key: &[u8], value: Scalar<'_>);
+    ///
+    /// # Errors
+    /// The plugin may not write in the namespace.
+    fn set_metadata(
+        &mut self,
+        namespace: &[u8],
+        key: &[u8],
+        value: Scalar<'_>,
+    ) -> Result<(), MetadataDenied>;
 
     /// Writes a value of any depth.
-    fn set_metadata_tree(&mut self, namespace: &[u8], key: &[u8], value: &MetadataTree);
+    ///
+    /// # Errors
+    /// As for [`Stream::set_metadata`].
+    fn set_metadata_tree(
+        &mut self,
+        namespace: &[u8],
+        key: &[u8],
+        value: &MetadataTree,
+    ) -> Result<(), MetadataDenied>;
 
     /// Visits the values of a list in metadata; such as are lists or maps themselves are left out.
     /// `false`: there is no list.

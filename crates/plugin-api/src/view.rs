@@ -8,12 +8,15 @@ use crate::attribute::Attribute;
 use crate::callout::{
     CalloutFailure, CalloutId, CalloutRequest, HttpStreamId, HttpStreamRequest, WakeId,
 };
+use crate::chain::Link;
 use crate::framing::{self, HeaderError, Rule};
 use crate::host::{BodyBuffer, Host};
 use crate::journal::{Journal, OldHeader, OldPart};
 use crate::local::LocalResponse;
+use crate::log_budget::{LogAdmission, log_line};
 use crate::metadata::{MetadataSource, MetadataTree};
 use crate::metric::MetricId;
+use crate::permissions::{MetadataDenied, Permissions, upstream_denied};
 use crate::phase::{Direction, HeaderMap};
 use crate::stream::{
     BodyError, FilterStateError, FilterStateKind, LogLevel, OverrideHostError,
@@ -87,7 +90,8 @@ pub(crate) fn side(direction: Direction) -> usize {
 
 pub(crate) struct View<'a, H: Host> {
     pub(crate) host: &'a mut H,
-    pub(crate) plugin: &'a str,
+    /// The plugin's place in the chain.
+    pub(crate) called: &'a Link,
     pub(crate) link: usize,
     pub(crate) direction: Direction,
     pub(crate) local: Option<&'a mut LocalResponse>,
@@ -142,6 +146,36 @@ impl<H: Host> View<'_, H> {
             self.waits.room(self.link)
         } else {
             Err(CalloutFailure::StreamOver)
+        }
+    }
+
+    /// The cluster for a callout to an upstream; logs a denial.
+    fn cluster_of<'c>(
+        &self,
+        permissions: &'c Permissions,
+        upstream: &'c [u8],
+    ) -> Result<&'c [u8], CalloutFailure> {
+        permissions
+            .callout_cluster(upstream)
+            .inspect_err(|_denied| {
+                self.log_denial(&upstream_denied(&self.called.name, upstream));
+            })
+    }
+
+    fn may_write_metadata(&self, namespace: &[u8]) -> Result<(), MetadataDenied> {
+        let Link {
+            permissions, name, ..
+        } = self.called;
+        permissions
+            .write_metadata(name, namespace)
+            .inspect_err(|denied| self.log_denial(&denied.to_string()))
+    }
+
+    /// Logs that a permission is missing, which a plugin may keep for itself.
+    fn log_denial(&self, message: &str) {
+        if self.called.permissions.logs_denial(self.host.unix_millis()) {
+            self.host
+                .log(LogLevel::Warn, &self.called.name, &log_line(message));
         }
     }
 
@@ -208,7 +242,7 @@ impl<H: Host> View<'_, H> {
                 "a value of metadata is not written: plugins may write {MOST_STATE_BYTES} bytes of metadata and \
                  filter state on one stream"
             );
-            self.host.log(LogLevel::Warn, self.plugin, &message);
+            self.host.log(LogLevel::Warn, &self.called.name, &message);
         }
     }
 
@@ -739,22 +773,38 @@ impl<H: Host> Stream for View<'_, H> {
         self.host.metadata(source, namespace, key)
     }
 
-    fn set_metadata(&mut self, namespace: &[u8], key: &[u8], value: Scalar<'_>) {
+    fn set_metadata(
+        &mut self,
+        namespace: &[u8],
+        key: &[u8],
+        value: Scalar<'_>,
+    ) -> Result<(), MetadataDenied> {
+        self.may_write_metadata(namespace)?;
         let length = match value {
             Scalar::String(text) => text.len(),
             Scalar::Number(_) | Scalar::Bool(_) => 0,
         };
         if !self.count_state(namespace.len() + key.len() + length) {
-            return self.refuse_metadata();
+            self.refuse_metadata();
+            return Ok(());
         }
         self.host.set_metadata(namespace, key, value);
+        Ok(())
     }
 
-    fn set_metadata_tree(&mut self, namespace: &[u8], key: &[u8], value: &MetadataTree) {
+    fn set_metadata_tree(
+        &mut self,
+        namespace: &[u8],
+        key: &[u8],
+        value: &MetadataTree,
+    ) -> Result<(), MetadataDenied> {
+        self.may_write_metadata(namespace)?;
         if !self.count_state(namespace.len() + key.len() + value.size()) {
-            return self.refuse_metadata();
+            self.refuse_metadata();
+            return Ok(());
         }
         self.host.set_metadata_tree(namespace, key, value);
+        Ok(())
     }
 
     fn metadata_list(
@@ -833,7 +883,9 @@ impl<H: Host> Stream for View<'_, H> {
             if let Some(journal) = &mut self.journal {
                 journal.routed = true;
             }
-            self.changes.rerouted_by = Some(self.link);
+            if !self.called.permissions.leave_project {
+                self.changes.rerouted_by = Some(self.link);
+            }
             self.host.clear_route_cache();
         }
         self.may_route
@@ -844,6 +896,14 @@ impl<H: Host> Stream for View<'_, H> {
         host: &[u8],
         otherwise: OverrideHostFallback,
     ) -> Result<(), OverrideHostError> {
+        if !self.called.permissions.override_host {
+            self.log_denial(&format!(
+                "{}: `plugins.{}.allow.override_host`",
+                OverrideHostError::NotAllowed,
+                self.called.name
+            ));
+            return Err(OverrideHostError::NotAllowed);
+        }
         if !self.may_route {
             return Err(OverrideHostError::TooLate);
         }
@@ -856,8 +916,11 @@ impl<H: Host> Stream for View<'_, H> {
 
     fn start_callout(&mut self, request: &CalloutRequest<'_>) -> Result<CalloutId, CalloutFailure> {
         self.may_start()?;
+        let permissions = &self.called.permissions;
+        let cluster = self.cluster_of(permissions, request.cluster)?;
         let headers = framing::request_headers(request.headers, Some(request.body.len()))?;
         let request = CalloutRequest {
+            cluster,
             headers: &headers,
             ..*request
         };
@@ -872,9 +935,12 @@ impl<H: Host> Stream for View<'_, H> {
         request: &HttpStreamRequest<'_>,
     ) -> Result<HttpStreamId, CalloutFailure> {
         self.may_start()?;
+        let permissions = &self.called.permissions;
+        let cluster = self.cluster_of(permissions, request.cluster)?;
         let length = request.end_of_stream.then_some(request.body.len());
         let headers = framing::request_headers(request.headers, length)?;
         let request = HttpStreamRequest {
+            cluster,
             headers: &headers,
             ..*request
         };
@@ -936,7 +1002,16 @@ impl<H: Host> Stream for View<'_, H> {
     }
 
     fn log(&self, level: LogLevel, message: &str) {
-        self.host.log(level, self.plugin, message);
+        if !self.host.log_enabled(level) {
+            return;
+        }
+        match self.called.logs.admit(message.len()) {
+            LogAdmission::Written => self.host.log(level, &self.called.name, &log_line(message)),
+            LogAdmission::Dropped => {}
+            LogAdmission::Reported(report) => {
+                self.host.log(LogLevel::Warn, &self.called.name, &report);
+            }
+        }
     }
 
     fn unix_millis(&self) -> u64 {

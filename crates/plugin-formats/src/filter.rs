@@ -8,6 +8,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::allow::Allow;
 use crate::circuit::Circuit;
 use crate::manifest::{BodyModes, Group, Runtime};
 use crate::policy::{Budgets, FailurePolicy};
@@ -37,6 +38,10 @@ pub struct FilterConfig {
     /// Whether the time of plugins' calls is measured.
     #[serde(default, skip_serializing_if = "PluginTime::is_off")]
     pub plugin_time: PluginTime,
+    /// Clusters for callouts by the name of their upstream, so that a callout shares no connection with requests
+    /// of routes. An upstream that is not here is called by its own name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub callout_clusters: BTreeMap<String, String>,
     /// The plugins, in any order; names are unique.
     #[serde(default)]
     pub plugins: Vec<PluginEntry>,
@@ -98,6 +103,12 @@ pub struct PluginEntry {
     /// When it is not called for a while.
     #[serde(default, skip_serializing_if = "Circuit::is_default")]
     pub circuit: Circuit,
+    /// What it may do.
+    #[serde(default, skip_serializing_if = "Allow::is_default")]
+    pub allow: Allow,
+    /// Bytes a second that it may write to a log; absent: 65536.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub log_rate: Option<u32>,
     /// JSON Schema that every effective configuration of it has to satisfy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub schema: Option<Value>,

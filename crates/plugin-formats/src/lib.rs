@@ -3,6 +3,7 @@
 //!
 //! Types and their defaults, no logic: who validates, merges or renders does so elsewhere.
 
+mod allow;
 mod circuit;
 mod filter;
 mod manifest;
@@ -11,6 +12,7 @@ mod policy;
 mod problem;
 mod wasm;
 
+pub use allow::{All, Allow, AllowedNames};
 pub use circuit::{Circuit, CircuitLimits, CircuitOff};
 pub use filter::{
     FORMAT, FilterConfig, PluginEntry, PluginSource, PluginTime, RouteConfig, RoutePlugin,

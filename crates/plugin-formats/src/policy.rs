@@ -139,6 +139,14 @@ impl From<FailurePolicy> for FailurePolicyForm {
     }
 }
 
+/// Per cent of one worker's CPU time that a plugin may use unless `budgets.share` says otherwise.
+const DEFAULT_SHARE: u32 = 20;
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
+fn is_default_share(share: &u32) -> bool {
+    *share == DEFAULT_SHARE
+}
+
 /// What one plugin may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
@@ -149,6 +157,10 @@ pub struct Budgets {
     /// Memory of one VM (one worker's copy of the plugin), in MiB.
     #[schemars(range(min = 1, max = 1024))]
     pub memory_mib: u32,
+    /// Per cent of one worker's CPU time over a short window.
+    #[schemars(range(min = 1, max = 100))]
+    #[serde(skip_serializing_if = "is_default_share")]
+    pub share: u32,
 }
 
 impl Default for Budgets {
@@ -167,6 +179,7 @@ impl Budgets {
                 Runtime::Lua => 16,
                 Runtime::Wasm => 64,
             },
+            share: DEFAULT_SHARE,
         }
     }
 }
@@ -183,6 +196,10 @@ pub struct BudgetsForm {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 1024))]
     pub memory_mib: Option<u32>,
+    /// Per cent of one worker's CPU time over a short window. Default: 20.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 100))]
+    pub share: Option<u32>,
 }
 
 impl BudgetsForm {
@@ -191,6 +208,7 @@ impl BudgetsForm {
         Budgets {
             time_ms: self.time_ms.unwrap_or(otherwise.time_ms),
             memory_mib: self.memory_mib.unwrap_or(otherwise.memory_mib),
+            share: self.share.unwrap_or(otherwise.share),
         }
     }
 }

@@ -296,7 +296,7 @@ pub(crate) fn yaml(
         let folder = entry.subject.folder.display().to_string();
         let _ = writeln!(
             text,
-            "  {}: {{source: '{}'}}",
+            "  {}: {{source: '{}', allow: all}}",
             entry.id,
             folder.replace('\'', "''")
         );

@@ -19,13 +19,12 @@ const COMPONENT_LAYER: [u8; 2] = [1, 0];
 
 /// Reads the module in `file`.
 pub(crate) fn read(file: &Path) -> Result<WasmModule, Problem> {
-    let bytes = read::bytes(file, LARGEST).map_err(|why| match why {
-        read::Unreadable::TooLarge => of_whole(
-            file,
+    let bytes = read::bytes(file, LARGEST).map_err(|why| {
+        let too_large = (
             "this module is larger than 256 MiB",
-            Some("build it with optimisation, and without debug information"),
-        ),
-        read::Unreadable::Other(problem) => problem,
+            "build it with optimisation, and without debug information",
+        );
+        why.problem(file, too_large)
     })?;
     look(&bytes).map_err(|(message, mend)| of_whole(file, message, Some(mend)))?;
     Ok(WasmModule {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use outrider_lua_runtime::LuaSource;
 use outrider_plugin_api::{
     BodyMode, Cause, Chain, Circuit, FailureAction, FailurePolicy, Link, LinkMetrics, LoadError,
-    Metrics, Plugin, ScopedConfig,
+    Metrics, Permissions, Plugin, ScopedConfig,
 };
 use outrider_plugin_formats as formats;
 use outrider_wasm_runtime::{WasmOptions, WasmSource};
@@ -161,7 +161,7 @@ impl LoadedPlugin {
 
     /// The plugin with a JSON Schema that its configurations have to satisfy.
     pub fn with_schema(mut self, schema: &Value) -> Result<Self, LoadError> {
-        let validator = jsonschema::draft202012::new(schema)
+        let validator = jsonschema::validator_for(schema)
             .map_err(|error| self.refuse(format!("{SCHEMA}: {}", with_place(&error))))?;
         self.schema = Some(validator);
         Ok(self)
@@ -240,6 +240,8 @@ impl LoadedPlugin {
             times: None,
             // A case is one stream.
             circuit: Arc::new(Circuit::new(scoped.scope, None, Arc::default())),
+            permissions: Arc::new(Permissions::all()),
+            logs: Arc::default(),
         }])))
     }
 }

@@ -26,8 +26,8 @@ pub(crate) struct Arguments {
     /// The gateway's file
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// Print JSON: {"ok": ..., "problems": [{"file", "line", "column", "message", "mend"}], "logs":
-    /// [{"plugin", "level", "message"}]}
+    /// Print JSON: {"ok": ..., "problems": [{"file", "line", "column", "message", "mend"}], "warnings":
+    /// [...as problems...], "logs": [{"plugin", "level", "message"}]}
     #[arg(long)]
     json: bool,
 }
@@ -36,7 +36,12 @@ pub(crate) fn run(arguments: &Arguments) -> Exit {
     let (compiled, lines) = compile_and_listen(&arguments.file);
     let problems = compiled.problems;
     if arguments.json {
-        output::json(&json!({"ok": problems.is_empty(), "problems": problems, "logs": lines}));
+        output::json(&json!({
+            "ok": problems.is_empty(),
+            "problems": problems,
+            "warnings": compiled.warnings,
+            "logs": lines,
+        }));
         return conclusion(&problems);
     }
     for LoadLine {
@@ -47,6 +52,7 @@ pub(crate) fn run(arguments: &Arguments) -> Exit {
     {
         output::line(format_args!("plugin `{plugin}` logs ({level}): {message}"));
     }
+    output::warnings(&compiled.warnings);
     if problems.is_empty() {
         output::line(format_args!(
             "{} {} has no problems",

@@ -4,6 +4,8 @@
 //! whether it took it; its log tells why not.
 
 use std::fs;
+use std::io::Write as _;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -123,10 +125,18 @@ impl<'a> Courier<'a> {
     }
 }
 
-/// Puts a file in place of another in one step; a reader sees the old one or the new one.
+/// Puts a file in place of another in one step; a reader sees the old one or the new one. Only its owner may
+/// read it: configuration of plugins may hold secrets.
 pub(crate) fn replace(path: &Path, text: &str) -> anyhow::Result<()> {
     let new = path.with_extension("new");
-    fs::write(&new, text)
+    // Left by a command that was killed, perhaps with another mode.
+    let _ = fs::remove_file(&new);
+    fs::OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(&new)
+        .and_then(|mut file| file.write_all(text.as_bytes()))
         .and_then(|()| fs::rename(&new, path))
         .with_context(|| format!("{} cannot be written", path.display()))
 }

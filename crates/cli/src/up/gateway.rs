@@ -233,6 +233,7 @@ fn compile(file: &Path) -> Compiled {
     for warning in compiled::warnings(&lines) {
         output::warning(warning);
     }
+    output::warnings(&compiled.warnings);
     if let Some(plan) = &mut compiled.plan {
         // The document holds text; a folder of another name is gone without.
         let folder = compiled::folder().and_then(|folder| Some(folder.to_str()?.to_owned()));

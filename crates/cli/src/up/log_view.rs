@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use outrider_envoy_process::{Level, LogLine, LogSink, reason};
+use outrider_plugin_api::escaped;
 
 use crate::output::{self, BAD, DIM, Styled, WARN};
 
@@ -102,7 +103,7 @@ pub(crate) fn sink(verbosity: Verbosity, refusals: Refusals) -> LogSink {
     Box::new(move |line| {
         let is_reason = refusals.collect(line);
         match verbosity {
-            Verbosity::Whole => output::note(Styled(DIM, line)),
+            Verbosity::Whole => output::note(Styled(DIM, escaped(&line.to_string()))),
             Verbosity::Tidy if is_reason => {}
             Verbosity::Tidy => {
                 if let Some(text) = tidy(line) {
@@ -133,7 +134,8 @@ fn tidy(line: &LogLine) -> Option<String> {
     // A plugin's line begins with its name.
     let source = if of_plugin { "" } else { "envoy " };
     let label = format!("{source}{}:", line.level);
-    Some(format!("{} {}", Styled(style, label), line.message))
+    let message = escaped(&line.message);
+    Some(format!("{} {message}", Styled(style, label)))
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@
 
 use std::fmt::Write as _;
 use std::fs::{self, File, TryLockError};
-use std::os::unix::fs::{DirBuilderExt as _, symlink};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
@@ -38,8 +38,14 @@ impl State {
                     folder.display()
                 )
             })?;
+        check_private(&folder)?;
         let path = folder.join("lock");
-        let lock = File::create(&path)
+        let lock = File::options()
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(0o600)
+            .open(&path)
             .with_context(|| format!("the file {} cannot be written", path.display()))?;
         match lock.try_lock() {
             Ok(()) => Ok(Self {
@@ -79,6 +85,37 @@ impl State {
     }
 }
 
+/// Refuses a state folder that another user can enter or has made: its files hold the configuration of plugins, and
+/// Envoy runs by them.
+fn check_private(folder: &Path) -> anyhow::Result<()> {
+    let metadata = fs::symlink_metadata(folder)
+        .with_context(|| format!("the state folder {} cannot be read", folder.display()))?;
+    if !metadata.is_dir() {
+        bail!(
+            "the state folder {} is a link or a file, not a folder; name the folder itself with --state",
+            folder.display()
+        );
+    }
+    let user = rustix::process::geteuid().as_raw();
+    if metadata.uid() != user {
+        bail!(
+            "the state folder {} belongs to another user ({}); name another one with --state",
+            folder.display(),
+            metadata.uid()
+        );
+    }
+    let mode = metadata.mode() & 0o777;
+    if mode & 0o077 != 0 {
+        bail!(
+            "other users may enter the state folder {} (its mode is {mode:o}), and its files hold secrets; run \
+             `chmod 700 {}`, or name another one with --state",
+            folder.display(),
+            folder.display()
+        );
+    }
+    Ok(())
+}
+
 fn usual(gateway: &Path) -> anyhow::Result<PathBuf> {
     let gateway = fs::canonicalize(gateway)
         .with_context(|| format!("{} cannot be read", gateway.display()))?;
@@ -101,6 +138,31 @@ fn usual(gateway: &Path) -> anyhow::Result<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::PermissionsExt as _;
+
+    #[test]
+    fn state_folder_that_others_can_enter_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let gateway = folder.path().join("shop.yaml");
+        fs::write(&gateway, "").unwrap();
+        let state = folder.path().join("state");
+        let refusal = |named: &Path| State::take(&gateway, Some(named)).unwrap_err().to_string();
+        for mode in [0o755, 0o750, 0o701, 0o777, 0o704] {
+            fs::create_dir(&state).unwrap();
+            fs::set_permissions(&state, fs::Permissions::from_mode(mode)).unwrap();
+            let error = refusal(&state);
+            assert!(error.contains("chmod 700"), "{error}");
+            assert_eq!(fs::read_dir(&state).unwrap().count(), 0);
+            fs::remove_dir(&state).unwrap();
+        }
+        drop(State::take(&gateway, Some(&state)).unwrap());
+        let lock = fs::metadata(state.join("lock")).unwrap();
+        assert_eq!(lock.mode() & 0o777, 0o600);
+        let link = folder.path().join("link");
+        symlink(&state, &link).unwrap();
+        let error = refusal(&link);
+        assert!(error.contains("is a link"), "{error}");
+    }
 
     #[test]
     fn one_command_at_a_time() {

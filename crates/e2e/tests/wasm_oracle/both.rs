@@ -103,6 +103,7 @@ fn our_filter(case: &Case, module: &Path) -> Value {
                 "@type": "type.googleapis.com/google.protobuf.Struct",
                 "value": { "format": 1, "plugins": [{
                     "name": case.plugin(), "runtime": "wasm", "entry": "probe.wasm", "enabled": true,
+                    "allow": "all",
                     "source": { "module": module }, "digest": digest, "config": case.script.text,
                     // What a debug build on a busy machine needs; what the budget does is shown elsewhere.
                     "budgets": { "time_ms": 2000, "memory_mib": 64 },

@@ -1,16 +1,17 @@
 //! `plugins`: each is loaded, and what the file says overrides what its manifest says.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use outrider_plugin_formats::{
-    Budgets, Cause, Circuit, CircuitLimits, CircuitOff, FailureAction, FailurePolicy, PluginCode,
-    PluginEntry, PluginSource, Runtime, WasmOptions,
+    All, Allow, AllowedNames, Budgets, Cause, Circuit, CircuitLimits, CircuitOff, FailureAction,
+    FailurePolicy, FilterConfig, PluginCode, PluginEntry, PluginSource, Problem, Runtime,
+    WasmOptions,
 };
 use outrider_yaml::{Field, Located, Location, Node, Shape};
 
 use super::files::Source;
 use super::schema_check::Checker;
-use super::{Context, Origin};
+use super::{Context, Origin, known_names};
 use crate::model::{self, FailureForm, text};
 
 /// A plugin that is declared.
@@ -20,6 +21,8 @@ pub(super) struct Declared {
     pub(super) location: Location,
     /// None where it could not be loaded; that has been told.
     pub(super) loaded: Option<Loaded>,
+    /// The plugin's folder, as messages name it; empty where it is not known.
+    pub(super) folder: String,
 }
 
 /// A plugin that was loaded.
@@ -59,12 +62,16 @@ pub(super) fn load(context: &mut Context<'_>, sources: &[Source]) -> Plugins {
             let loaded = plugin
                 .get()
                 .and_then(|plugin| one(context, origin, name, &plugin.value));
+            let (loaded, folder) = loaded.map_or((None, String::new()), |(loaded, folder)| {
+                (Some(loaded), folder)
+            });
             plugins.insert(
                 name.value.clone(),
                 Declared {
                     origin: origin.clone(),
                     location: name.location,
                     loaded,
+                    folder,
                 },
             );
         }
@@ -77,7 +84,7 @@ fn one(
     origin: &Origin,
     name: &Located<String>,
     plugin: &model::Plugin,
-) -> Option<Loaded> {
+) -> Option<(Loaded, String)> {
     let what = format!("the plugin `{}`", name.value);
     let source = context.required(origin, name.location, &what, "source", &plugin.source)?;
     let path = origin.join(&source.value.0);
@@ -97,6 +104,7 @@ fn one(
             return None;
         }
     };
+    let folder = package.folder.clone();
     let code = match package.code {
         PluginCode::Files(files) => {
             if package.folder != path {
@@ -134,7 +142,7 @@ fn one(
     let wasm = wasm(context, origin, &what, manifest.runtime, &plugin.wasm)
         .over(manifest.wasm.unwrap_or_default());
     let built_in = Budgets::of(manifest.runtime);
-    Some(Loaded {
+    let loaded = Loaded {
         entry: PluginEntry {
             name: name.value.clone(),
             runtime: manifest.runtime,
@@ -158,12 +166,132 @@ fn one(
             ),
             wasm,
             circuit: circuit(&plugin.circuit, manifest.circuit.unwrap_or_default()),
+            allow: allow(&plugin.allow),
+            log_rate: plugin.log_rate.value().map(|rate| rate.0),
             schema: package.schema,
             enabled: false,
             config: None,
         },
         checker,
-    })
+    };
+    Some((loaded, folder))
+}
+
+/// The permissions of a plugin. Whether there is such an upstream is checked when all are known.
+fn allow(field: &Field<Shape<All, model::AllowForm>>) -> Allow {
+    let form = match field.value() {
+        None => return Allow::default(),
+        Some(Shape::Text(All::All)) => return Allow::all(),
+        Some(Shape::Mapping(form)) => form,
+    };
+    let names = |field: &Field<model::AllowedNames>| match field.value() {
+        None => AllowedNames::default(),
+        Some(model::AllowedNames::Text(all)) => AllowedNames::All(*all),
+        Some(model::AllowedNames::List(list)) => {
+            let names = list.iter().filter_map(Field::value);
+            AllowedNames::Listed(names.map(|name| name.0.clone()).collect())
+        }
+    };
+    let flag = |field: &Field<bool>| field.value().copied().unwrap_or(false);
+    Allow {
+        upstreams: names(&form.upstreams),
+        leave_project: flag(&form.leave_project),
+        override_host: flag(&form.override_host),
+        metadata: names(&form.metadata),
+    }
+}
+
+/// Checks that the upstreams in `allow` are declared.
+pub(super) fn check_allowed(
+    context: &mut Context<'_>,
+    sources: &[Source],
+    upstreams: &BTreeSet<String>,
+) {
+    for source in sources {
+        let plugins = source
+            .file
+            .plugins
+            .value()
+            .into_iter()
+            .flat_map(|all| &all.0);
+        for (_, plugin) in plugins {
+            let Some(Shape::Mapping(form)) = plugin.value().and_then(|plugin| plugin.allow.value())
+            else {
+                continue;
+            };
+            let Some(model::AllowedNames::List(names)) = form.upstreams.value() else {
+                continue;
+            };
+            for name in names.iter().filter_map(Field::get) {
+                if !upstreams.contains(&name.value.0) {
+                    let known = upstreams.iter().map(String::as_str);
+                    context.problem(
+                        &source.origin,
+                        name.location,
+                        format!("there is no upstream `{}`", name.value.0),
+                        known_names(&name.value.0, known, "upstreams"),
+                    );
+                }
+            }
+        }
+    }
+}
+
+/// Returns a warning for each name of an upstream that a Lua plugin seems to call and may not: a literal, in a
+/// file that makes callouts.
+pub(super) fn denied_upstreams(
+    filter: &FilterConfig,
+    plugins: &Plugins,
+    upstreams: &BTreeSet<String>,
+) -> Vec<Problem> {
+    let mut warnings = Vec::new();
+    for entry in &filter.plugins {
+        let PluginSource::Inline(files) = &entry.source else {
+            continue;
+        };
+        for (file, text) in files {
+            if !["callout", "httpCall"]
+                .iter()
+                .any(|call| text.contains(call))
+            {
+                continue;
+            }
+            for upstream in upstreams {
+                if entry.allow.upstreams.has(upstream) {
+                    continue;
+                }
+                let literals = [
+                    format!("\"{upstream}\""),
+                    format!("'{upstream}'"),
+                    format!("[[{upstream}]]"),
+                ];
+                let named = |line: &str| literals.iter().any(|literal| line.contains(literal));
+                let Some(index) = text.lines().position(named) else {
+                    continue;
+                };
+                let folder = plugins
+                    .get(&entry.name)
+                    .map_or("", |declared| declared.folder.as_str());
+                warnings.push(Problem {
+                    file: match folder {
+                        "" => file.clone(),
+                        folder => format!("{folder}/{file}"),
+                    },
+                    line: index + 1,
+                    column: 0,
+                    message: format!(
+                        "the plugin `{}` names the upstream `{upstream}`, which it may not call",
+                        entry.name
+                    ),
+                    mend: Some(format!(
+                        "if it calls it, add `{upstream}` to `plugins.{}.allow.upstreams`",
+                        entry.name
+                    )),
+                });
+            }
+        }
+    }
+    warnings
 }
 
 fn failure_policy(field: &Field<Shape<FailureAction, FailureForm>>) -> Option<FailurePolicy> {
@@ -314,5 +442,9 @@ fn budgets(form: Option<&model::BudgetsForm>, otherwise: Budgets) -> Budgets {
             .memory_mib
             .value()
             .map_or(otherwise.memory_mib, |number| number.0),
+        share: form
+            .share
+            .value()
+            .map_or(otherwise.share, |number| number.0),
     }
 }

@@ -463,6 +463,17 @@ fn respond(
         "status",
         &value.status,
     )?;
+    if matches!(status.value.0, 204 | 205 | 304)
+        && let Some(body) = value.body.get()
+        && !body.value.is_empty()
+    {
+        context.problem(
+            origin,
+            body.location,
+            format!("a response with status {} has no body", status.value.0),
+            "remove `body`, or use another status",
+        );
+    }
     Some(Respond {
         status: status.value.0,
         body: value.body.value().cloned(),

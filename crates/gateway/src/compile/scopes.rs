@@ -399,6 +399,8 @@ impl Scopes<'_, '_> {
             // What of the machine Envoy may keep is for whoever runs it to say.
             compiled_folder: None,
             plugin_time: gateway.plugin_time,
+            // Which upstreams there are is known later.
+            callout_clusters: BTreeMap::new(),
             plugins,
         }
     }

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
+use outrider_plugin_formats::FilterConfig;
 use outrider_yaml::{Field, Located, Location, Shape};
 
 use super::files::Source;
@@ -21,6 +22,23 @@ pub(super) struct Upstreams {
     pub(super) names: BTreeSet<String>,
     /// Those that could be built.
     pub(super) built: Vec<Upstream>,
+}
+
+/// Clusters for callouts, by the name of their upstream: one for each upstream that a plugin may call.
+pub(super) fn callout_clusters(
+    filter: &FilterConfig,
+    upstreams: &[Upstream],
+) -> BTreeMap<String, String> {
+    upstreams
+        .iter()
+        .map(|upstream| &upstream.name)
+        .filter(|name| {
+            let mut plugins = filter.plugins.iter();
+            plugins.any(|plugin| plugin.allow.upstreams.has(name))
+        })
+        // No upstream has a slash in its name.
+        .map(|name| (name.clone(), format!("{name}/callouts")))
+        .collect()
 }
 
 pub(super) fn build(context: &mut Context<'_>, sources: &[Source]) -> Upstreams {

@@ -9,7 +9,32 @@ use crate::plan::{
     Endpoint, HealthCheck, LoadBalancing, Plan, Upstream, UpstreamProtocol, UpstreamTls,
 };
 
-pub(super) fn cluster(plan: &Plan, upstream: &Upstream) -> Value {
+/// The clusters of all upstreams, each followed by its cluster for callouts where it has one.
+pub(super) fn clusters(plan: &Plan) -> Vec<Value> {
+    let mut clusters = Vec::new();
+    for upstream in &plan.upstreams {
+        clusters.push(cluster(plan, upstream));
+        if let Some(name) = plan.filter.callout_clusters.get(&upstream.name) {
+            clusters.push(cluster(plan, &for_callouts(upstream, name)));
+        }
+    }
+    clusters
+}
+
+/// The upstream of callouts: the same settings under another name. Where there is one endpoint, checking its
+/// health a second time would choose no other.
+fn for_callouts(upstream: &Upstream, name: &str) -> Upstream {
+    let mut upstream = upstream.clone();
+    name.clone_into(&mut upstream.name);
+    if let [only] = &*upstream.endpoints
+        && only.host.parse::<IpAddr>().is_ok()
+    {
+        upstream.health_check = None;
+    }
+    upstream
+}
+
+fn cluster(plan: &Plan, upstream: &Upstream) -> Value {
     let mut cluster = Map::new();
     let mut set = |key: &str, value: Value| {
         cluster.insert(key.to_owned(), value);

@@ -12,17 +12,34 @@ impl fmt::Display for Explanation {
             writeln!(f, "note     {note}")?;
         }
         let (Some(project), Some(host)) = (&self.project, &self.matched_host) else {
-            return writeln!(f, "project  none has this host: Envoy answers 404");
+            writeln!(f, "project  none has this host: {}", self.unmatched())?;
+            return self.write_chain(f);
         };
         writeln!(f, "project  {project} (host {host})")?;
         for passed in &self.passed_over {
             writeln!(f, "         not route {}: {}", passed.route, passed.why)?;
         }
         let (Some(route), Some(action)) = (&self.route, &self.action) else {
-            return writeln!(f, "route    none matches: Envoy answers 404");
+            writeln!(f, "route    none matches: {}", self.unmatched())?;
+            return self.write_chain(f);
         };
         writeln!(f, "route    {route}")?;
         writeln!(f, "action   {}", Words(action))?;
+        self.write_chain(f)
+    }
+}
+
+impl Explanation {
+    /// Who answers a request without a route.
+    fn unmatched(&self) -> &'static str {
+        if self.chain.is_empty() {
+            "Envoy answers 404"
+        } else {
+            "Envoy answers 404, unless one of these plugins answers"
+        }
+    }
+
+    fn write_chain(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.chain.is_empty() {
             return writeln!(f, "chain    no plugin");
         }

@@ -324,7 +324,10 @@ plugins:
         } else {
             format!("{settings}{policy}")
         };
-        let _ = writeln!(text, "  {name}: {{source: {name}.lua{settings}}}");
+        let _ = writeln!(
+            text,
+            "  {name}: {{source: {name}.lua, allow: all{settings}}}"
+        );
     }
     text.push_str("projects:\n  - name: soak\n    hosts: ['*']\n    routes:\n");
     for Route { name, expect, .. } in ROUTES {

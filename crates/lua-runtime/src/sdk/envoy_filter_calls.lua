@@ -2,6 +2,7 @@
 local core, wait, filter = ...
 local call, host, text = core.call, core.host, core.text
 local type, error, pairs, tonumber, floor = type, error, pairs, tonumber, math.floor
+local find = string.find
 local refuse, to_string = filter.refuse, filter.to_string
 local suspendable, suspend = wait.suspendable, wait.suspend
 local host_callout, host_outcome, host_reply = host.callout, host.outcome, host.reply
@@ -59,6 +60,8 @@ local function start(cluster, body, timeout)
         error("http call cluster invalid. Must be configured", 3)
     elseif reason == "`:method`, `:path` or `:authority` is missing" then
         error("http call headers must include ':path', ':method', and ':authority'", 3)
+    elseif find(reason, "allow.upstreams", 1, true) then
+        error(reason, 3)
     end
     return false
 end

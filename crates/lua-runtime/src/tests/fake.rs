@@ -9,9 +9,9 @@ use std::time::Duration;
 use outrider_plugin_api::{
     Attribute, BodyError, BodyMode, Call, CalloutFailure, CalloutId, CalloutRequest,
     ConfiguredPlugin, Decision, Direction, Fault, FilterStateError, FilterStateKind, HeaderError,
-    HeaderMap, HttpStreamId, HttpStreamRequest, LoadError, LogLevel, MetadataSource, MetadataTree,
-    MetricId, MetricKind, Metrics, OverrideHostError, OverrideHostFallback, Phase, Plugin, Scalar,
-    ScopedConfig, Slot, Stream, Timing, Wake, WakeId,
+    HeaderMap, HttpStreamId, HttpStreamRequest, LoadError, LogLevel, MetadataDenied,
+    MetadataSource, MetadataTree, MetricId, MetricKind, Metrics, OverrideHostError,
+    OverrideHostFallback, Phase, Plugin, Scalar, ScopedConfig, Slot, Stream, Timing, Wake, WakeId,
 };
 
 use crate::LuaSource;
@@ -210,12 +210,24 @@ impl Stream for FakeStream {
             .scalar()
     }
 
-    fn set_metadata(&mut self, namespace: &[u8], key: &[u8], value: Scalar<'_>) {
+    fn set_metadata(
+        &mut self,
+        namespace: &[u8],
+        key: &[u8],
+        value: Scalar<'_>,
+    ) -> Result<(), MetadataDenied> {
         self.metadata.insert(place(namespace, key), value.into());
+        Ok(())
     }
 
-    fn set_metadata_tree(&mut self, namespace: &[u8], key: &[u8], value: &Metadata) {
+    fn set_metadata_tree(
+        &mut self,
+        namespace: &[u8],
+        key: &[u8],
+        value: &Metadata,
+    ) -> Result<(), MetadataDenied> {
         self.metadata.insert(place(namespace, key), value.clone());
+        Ok(())
     }
 
     fn metadata_list(

@@ -206,7 +206,7 @@ impl ChainRun {
             Some(plugin) => {
                 let mut view = View {
                     host: &mut *host,
-                    plugin: &link.name,
+                    called: link,
                     link: index,
                     direction,
                     local: local.as_mut(),
@@ -503,7 +503,7 @@ impl ChainRun {
         };
         let mut view = View {
             host: &mut *host,
-            plugin: &link.name,
+            called: link,
             link: index,
             direction: Direction::Response,
             local: None,
@@ -571,8 +571,14 @@ fn note_call<H: Host>(link: &Link, state: &mut LinkState, host: &mut H) {
     }
 }
 
-/// Counts the calls of a link that have not been counted.
+/// Counts the calls of a link, and the log lines it lost, that have not been counted.
 pub(super) fn count_calls<H: Host>(link: &Link, state: &mut LinkState, host: &mut H) {
+    let dropped = link.logs.take_dropped();
+    if dropped > 0
+        && let Some(metric) = link.metrics.log_dropped
+    {
+        host.add_metric(metric, i64::try_from(dropped).unwrap_or(i64::MAX));
+    }
     let calls = std::mem::take(&mut state.calls);
     if calls > 0
         && let Some(metric) = link.metrics.calls

@@ -84,9 +84,12 @@ impl ChainRun {
         };
         let fault = Fault {
             cause: Cause::Error,
-            message: "the request would leave its project, whose plugins have seen it, for a route of another \
-                      one: keep `:authority` and `:path` within the project"
-                .into(),
+            message: format!(
+                "the request would leave its project, whose plugins have seen it, for a route of another one: keep \
+                 `:authority` and `:path` within the project, or set `plugins.{}.allow.leave_project: true` in \
+                 outrider.yaml",
+                link.name
+            ),
         };
         report(link, Phase::RequestHeaders, &fault, host);
         let reply = Reply {

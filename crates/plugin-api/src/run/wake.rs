@@ -80,7 +80,7 @@ impl ChainRun {
         };
         let mut view = View {
             host: &mut *host,
-            plugin: &called.name,
+            called,
             link,
             direction,
             local: self.local.as_mut(),

@@ -600,7 +600,9 @@ fn the_host_keeps_what_plugins_ask_of_it() {
             stream.log(LogLevel::Info, &line);
             return Ok(Decision::Continue);
         }
-        stream.set_metadata(b"shop", b"tier", Scalar::Number(2.0));
+        stream
+            .set_metadata(b"shop", b"tier", Scalar::Number(2.0))
+            .unwrap();
         let tier = stream.metadata(MetadataSource::Dynamic, b"shop", b"tier");
         assert_eq!(tier, Some(Scalar::Number(2.0)));
         assert!(stream.clear_route_cache());

@@ -69,11 +69,13 @@ impl Plugin for Curious {
                     .set_header(HeaderMap::RequestHeaders, name.as_bytes(), &value)
                     .unwrap();
             }
-            stream.set_metadata_tree(
-                b"mine",
-                b"list",
-                &MetadataTree::List(vec![1.0.into(), "x".into()]),
-            );
+            stream
+                .set_metadata_tree(
+                    b"mine",
+                    b"list",
+                    &MetadataTree::List(vec![1.0.into(), "x".into()]),
+                )
+                .unwrap();
             stream
                 .set_filter_state(b"mine.key", b"value", FilterStateKind::Bytes)
                 .unwrap();

@@ -10,5 +10,6 @@ mod circuits;
 mod driver;
 mod facts;
 mod keeping;
+mod permissions;
 mod scripted;
 mod waiting;

@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex};
 
 use outrider_plugin_api::{
     Call, Chain, Circuit, CircuitPolicy, ConfiguredPlugin, Decision, Direction, FailureAction,
-    FailurePolicy, Fault, Interest, Link, LinkMetrics, Reaction, Slot, Stream, Wake, WakeId,
+    FailurePolicy, Fault, Interest, Link, LinkMetrics, Permissions, Reaction, Slot, Stream, Wake,
+    WakeId,
 };
 use outrider_plugin_testkit::MetricTable;
 
@@ -85,6 +86,7 @@ pub(crate) struct Build {
     interest: Interest,
     policy: FailurePolicy,
     circuit: Option<CircuitPolicy>,
+    permissions: Permissions,
     on_call: Box<OnCall>,
     on_wake: Box<OnWake>,
     on_event: Option<Box<OnEvent>>,
@@ -105,11 +107,17 @@ impl Build {
             interest,
             policy: FailurePolicy::new(500, |_| FailureAction::Closed),
             circuit: None,
+            permissions: Permissions::all(),
             on_call: Box::new(on_call),
             on_wake: Box::new(|_, _, _| Ok(Decision::Continue)),
             on_event: None,
             ended: Arc::default(),
         }
+    }
+
+    pub(crate) fn permissions(mut self, permissions: Permissions) -> Self {
+        self.permissions = permissions;
+        self
     }
 
     pub(crate) fn on_wake(
@@ -170,7 +178,7 @@ pub(crate) fn chain_with(plugins: Vec<Build>, metrics: &mut MetricTable) -> Arc<
     Arc::new(Chain::new(
         plugins
             .into_iter()
-            .map(|build| Link {
+            .map(|mut build| Link {
                 name: build.name.into(),
                 interest: build.interest,
                 failure_policy: build.policy,
@@ -182,6 +190,8 @@ pub(crate) fn chain_with(plugins: Vec<Build>, metrics: &mut MetricTable) -> Arc<
                     build.circuit,
                     Arc::default(),
                 )),
+                permissions: Arc::new(std::mem::take(&mut build.permissions)),
+                logs: Arc::default(),
                 plugin: Some(Arc::new(build.plugin())),
             })
             .collect(),

@@ -20,6 +20,7 @@ pub(crate) const MOST_BODY: usize = 16 * 1024 * 1024;
 pub(crate) fn refusal(failure: CalloutFailure) -> Status {
     match failure {
         CalloutFailure::ClusterNotFound
+        | CalloutFailure::NotAllowed
         | CalloutFailure::MissingHeaders
         | CalloutFailure::BadHeader(_) => Status::BadArgument,
         _ => Status::InternalFailure,

@@ -184,8 +184,10 @@ fn set_dynamic_metadata(state: &mut State, arguments: &[u8]) -> Status {
     let Some(stream) = state.stream_mut() else {
         return Status::BadArgument;
     };
-    stream.set_metadata_tree(namespace.as_bytes(), key.as_bytes(), &tree(value));
-    Status::Ok
+    match stream.set_metadata_tree(namespace.as_bytes(), key.as_bytes(), &tree(value)) {
+        Ok(()) => Status::Ok,
+        Err(_denied) => Status::BadArgument,
+    }
 }
 
 /// A document's value; `serde_json` bounds its depth.

@@ -100,14 +100,14 @@ fn begin(state: &mut State, request: &Request<'_>) -> Result<u32, Status> {
         return Err(Status::ParseFailure);
     }
     let started = match start(request.upstream, request.upstream)? {
-        Err(CalloutFailure::ClusterNotFound) => {
+        Err(CalloutFailure::ClusterNotFound | CalloutFailure::NotAllowed) => {
             let (cluster, authority) = request.service_of().ok_or(Status::ParseFailure)?;
             start(cluster, authority)?
         }
         started => started,
     };
     let id = started.map_err(|failure| match failure {
-        CalloutFailure::ClusterNotFound => Status::ParseFailure,
+        CalloutFailure::ClusterNotFound | CalloutFailure::NotAllowed => Status::ParseFailure,
         _ => Status::InternalFailure,
     })?;
     let token = state.contexts.token(token_kind(request.kind()));

@@ -10,9 +10,9 @@ use std::time::Duration;
 use outrider_plugin_api::{
     Attribute, BodyError, Call, CalloutFailure, CalloutId, CalloutRequest, ConfiguredPlugin,
     Decision, Direction, Fault, FilterStateError, FilterStateKind, HeaderError, HeaderMap,
-    HttpStreamId, HttpStreamRequest, LoadError, LogLevel, MetadataSource, MetadataTree, MetricId,
-    MetricKind, Metrics, OverrideHostError, OverrideHostFallback, Phase, Plugin, Scalar,
-    ScopedConfig, Slot, Stream, Timing, WakeId,
+    HttpStreamId, HttpStreamRequest, LoadError, LogLevel, MetadataDenied, MetadataSource,
+    MetadataTree, MetricId, MetricKind, Metrics, OverrideHostError, OverrideHostFallback, Phase,
+    Plugin, Scalar, ScopedConfig, Slot, Stream, Timing, WakeId,
 };
 
 use crate::{Clock, WasmOptions, WasmSource};
@@ -163,14 +163,25 @@ impl Stream for FakeStream {
         found.scalar().filter(|_| source == MetadataSource::Dynamic)
     }
 
-    fn set_metadata(&mut self, namespace: &[u8], key: &[u8], value: Scalar<'_>) {
-        self.set_metadata_tree(namespace, key, &value.into());
+    fn set_metadata(
+        &mut self,
+        namespace: &[u8],
+        key: &[u8],
+        value: Scalar<'_>,
+    ) -> Result<(), MetadataDenied> {
+        self.set_metadata_tree(namespace, key, &value.into())
     }
 
-    fn set_metadata_tree(&mut self, namespace: &[u8], key: &[u8], value: &MetadataTree) {
+    fn set_metadata_tree(
+        &mut self,
+        namespace: &[u8],
+        key: &[u8],
+        value: &MetadataTree,
+    ) -> Result<(), MetadataDenied> {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         self.metadata
             .insert((text(namespace), text(key)), value.clone());
+        Ok(())
     }
 
     fn metadata_list(

@@ -17,6 +17,7 @@ use serde_json::{Value, json};
 use crate::compiled;
 use crate::exit::{self, Exit};
 use crate::output::{self, BAD, BOLD, DIM, GOOD, Styled, WARN};
+use crate::trial::{Place, TrialProcess, entry_of};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -279,6 +280,18 @@ fn test(folder: PathBuf) -> Report {
         }
     };
     report.plugin = Some(package.manifest.name.clone());
+    let place = Place {
+        folder: &package.folder,
+        module: match &package.code {
+            PluginCode::Module(module) => Some(module.clone()),
+            PluginCode::Files(_) => None,
+        },
+    };
+    if let Err(mut problem) = TrialProcess::default().survive(&entry_of(&package), &place) {
+        problem.file = report.folder.display().to_string();
+        report.problems = vec![problem];
+        return report;
+    }
     let plugin = load(&package).map_err(|error| vec![LoadedPlugin::problem(&package, &error)]);
     let cases = load_cases(&report.folder.join("cases"));
     match (plugin, cases) {

@@ -1,7 +1,7 @@
 //! Metadata of routes, upstreams and streams; filter state; the upstream's endpoint.
 
 use outrider_plugin_api::{
-    FilterStateKind, MetadataSource, MetadataTree, OverrideHostFallback, Scalar,
+    FilterStateKind, MetadataDenied, MetadataSource, MetadataTree, OverrideHostFallback, Scalar,
 };
 use serde_json::Value;
 
@@ -57,7 +57,7 @@ fn fits(state: &mut CallState, bytes: usize) -> bool {
     fits
 }
 
-/// 1; [`REFUSED`]: here is why not. Kinds as in [`metadata`].
+/// 1: written; [`REFUSED`]: here is why not. Kinds as in [`metadata`].
 pub(super) unsafe extern "C" fn set_metadata(
     call: *mut CallState,
     namespace: *const u8,
@@ -81,9 +81,21 @@ pub(super) unsafe extern "C" fn set_metadata(
                 2 => Scalar::Number(number),
                 _ => Scalar::Bool(number != 0.0),
             };
-            stream.set_metadata(bytes(namespace, length), bytes(key, key_length), value);
-            1
+            let namespace = bytes(namespace, length);
+            let result = stream.set_metadata(namespace, bytes(key, key_length), value);
+            metadata_result(state, result)
         })
+    }
+}
+
+/// 1, or [`REFUSED`] with the reason shown.
+fn metadata_result(state: &mut CallState, result: Result<(), MetadataDenied>) -> i32 {
+    match result {
+        Ok(()) => 1,
+        Err(denied) => {
+            show_text(state, &denied.to_string());
+            REFUSED
+        }
     }
 }
 
@@ -213,8 +225,8 @@ pub(super) unsafe extern "C" fn set_metadata_json(
             if !fits(state, size) {
                 return REFUSED;
             }
-            stream.set_metadata_tree(namespace, key, &tree(value));
-            1
+            let result = stream.set_metadata_tree(namespace, key, &tree(value));
+            metadata_result(state, result)
         })
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use outrider_plugin_api::{
     Audience, CalloutFailure, CalloutId, CalloutRequest, HttpStreamId, HttpStreamRequest, Reply,
-    Wake, WakeId,
+    Wake, WakeId, upstream_denied,
 };
 use smallvec::SmallVec;
 
@@ -44,6 +44,16 @@ fn name_of(kind: i32, id: f64) -> Option<WakeId> {
     }
 }
 
+/// Returns the number of a callout or an HTTP stream to Lua, or why it was not started.
+fn called(state: &mut CallState, cluster: &[u8], result: Result<u64, CalloutFailure>) -> i32 {
+    if result == Err(CalloutFailure::NotAllowed) {
+        let reason = upstream_denied(&state.shared.plugin, cluster);
+        show_text(state, &reason);
+        return 0;
+    }
+    started(state, result)
+}
+
 /// Hands the number of what was started to Lua, or why it was not.
 fn started(state: &mut CallState, result: Result<u64, CalloutFailure>) -> i32 {
     match result {
@@ -70,14 +80,15 @@ pub(super) unsafe extern "C" fn callout(
     // SAFETY: called by the SDK, with its call state and strings.
     unsafe {
         with_stream(call, |state, stream| {
+            let cluster = bytes(cluster, length);
             let result = stream.start_callout(&CalloutRequest {
-                cluster: bytes(cluster, length),
+                cluster,
                 headers: &staged(state),
                 body: bytes(body, body_length),
                 timeout: Some(duration(timeout)),
             });
             state.staged.clear();
-            started(state, result.map(|id| id.0))
+            called(state, cluster, result.map(|id| id.0))
         })
     }
 }
@@ -107,15 +118,16 @@ pub(super) unsafe extern "C" fn open_stream(
                 state.staged.clear();
                 return 0;
             }
+            let cluster = bytes(cluster, length);
             let result = stream.start_http_stream(&HttpStreamRequest {
-                cluster: bytes(cluster, length),
+                cluster,
                 headers: &staged(state),
                 body: bytes(body, body_length),
                 end_of_stream: end == 1,
                 timeout: (timeout > 0.0).then(|| duration(timeout)),
             });
             state.staged.clear();
-            started(state, result.map(|id| id.0))
+            called(state, cluster, result.map(|id| id.0))
         })
     }
 }

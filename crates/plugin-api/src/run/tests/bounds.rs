@@ -12,9 +12,11 @@ fn metadata_and_filter_state_of_a_stream_are_bounded() {
         let text = vec![b'x'; 10_000];
         for number in 0..200_u32 {
             let key = number.to_le_bytes();
-            stream.set_metadata(b"p", &key, Scalar::String(&text));
+            stream
+                .set_metadata(b"p", &key, Scalar::String(&text))
+                .unwrap();
             let tree = MetadataTree::List(vec![MetadataTree::Null; 1000]);
-            stream.set_metadata_tree(b"p", &key, &tree);
+            stream.set_metadata_tree(b"p", &key, &tree).unwrap();
         }
         let refused = stream.set_filter_state(b"key", &text, FilterStateKind::Bytes);
         assert_eq!(refused, Err(FilterStateError::TooLarge));

@@ -8,8 +8,8 @@ use super::host::FakeHost;
 use crate::{
     BodyBuffer, BodyMode, Call, Cause, Chain, ChainRun, Circuit, CircuitPolicy, ConfiguredPlugin,
     Decision, Direction, Effects, FailureAction, FailurePolicy, Fault, HeaderMap, Interest, Link,
-    LinkMetrics, LogLevel, MetricId, MetricKind, Metrics, OwnedHeaders, Reaction, Reply, Slot,
-    Stream, Verdict, Wake,
+    LinkMetrics, LogLevel, MetricId, MetricKind, Metrics, OwnedHeaders, Permissions, Reaction,
+    Reply, Slot, Stream, Verdict, Wake,
 };
 
 /// How a scripted plugin is called.
@@ -169,6 +169,11 @@ pub(super) fn link_with_share(
             Some(CircuitPolicy::default()),
             Arc::default(),
         )),
+        permissions: Arc::new(Permissions {
+            leave_project: false,
+            ..Permissions::all()
+        }),
+        logs: Arc::default(),
     }
 }
 

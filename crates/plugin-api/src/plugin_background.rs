@@ -1,0 +1,167 @@
+//! What one plugin may ask of the proxy without a stream: the proxy's [`Background`] behind the plugin's
+//! permissions and its log budget.
+
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::{Duration, SystemTime};
+
+use crate::background::{Background, CalloutDone, HttpStreamHandle, HttpStreamTold};
+use crate::callout::{CalloutFailure, CalloutRequest, HttpStreamRequest};
+use crate::log_budget::{LogAdmission, LogBudget, log_line};
+use crate::metric::MetricId;
+use crate::permissions::{Permissions, upstream_denied};
+use crate::stream::LogLevel;
+
+/// Permissions and log budget of one plugin as its newest configuration has them. Code that several
+/// configurations share sees the newest.
+#[derive(Debug, Default)]
+pub struct PluginLimits {
+    permissions: RwLock<Arc<Permissions>>,
+    logs: Arc<LogBudget>,
+}
+
+impl PluginLimits {
+    /// Limits with these permissions, and the default log budget.
+    pub fn new(permissions: Permissions) -> Self {
+        Self {
+            permissions: RwLock::new(Arc::new(permissions)),
+            logs: Arc::default(),
+        }
+    }
+
+    /// The plugin's permissions now.
+    pub fn permissions(&self) -> Arc<Permissions> {
+        // The lock holds an `Arc`, which is valid whatever panicked.
+        Arc::clone(
+            &self
+                .permissions
+                .read()
+                .unwrap_or_else(PoisonError::into_inner),
+        )
+    }
+
+    /// Replaces the permissions, for calls that follow.
+    pub fn set_permissions(&self, permissions: Arc<Permissions>) {
+        *self
+            .permissions
+            .write()
+            .unwrap_or_else(PoisonError::into_inner) = permissions;
+    }
+
+    /// The plugin's log budget.
+    pub fn logs(&self) -> &Arc<LogBudget> {
+        &self.logs
+    }
+}
+
+/// The proxy's background services for one plugin.
+#[derive(Debug)]
+pub struct PluginBackground {
+    proxy: Arc<dyn Background>,
+    plugin: Arc<str>,
+    limits: Arc<PluginLimits>,
+    log_dropped: Option<MetricId>,
+}
+
+impl PluginBackground {
+    /// The services of `proxy` for a plugin. `log_dropped` counts log lines that its budget drops.
+    pub fn new(
+        proxy: Arc<dyn Background>,
+        plugin: &str,
+        limits: Arc<PluginLimits>,
+        log_dropped: Option<MetricId>,
+    ) -> Self {
+        Self {
+            proxy,
+            plugin: plugin.into(),
+            limits,
+            log_dropped,
+        }
+    }
+
+    fn log_denial(&self, permissions: &Permissions, upstream: &[u8]) {
+        let now = SystemTime::now()
+            .duration_since(SystemTime::UNIX_EPOCH)
+            .map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(0));
+        if permissions.logs_denial(now) {
+            let message = upstream_denied(&self.plugin, upstream);
+            self.proxy
+                .log(LogLevel::Warn, &self.plugin, &log_line(&message));
+        }
+    }
+}
+
+impl Background for PluginBackground {
+    fn is_there(&self) -> bool {
+        self.proxy.is_there()
+    }
+
+    fn ring_in(&self, delay: Duration) {
+        self.proxy.ring_in(delay);
+    }
+
+    fn start_callout(
+        &self,
+        request: &CalloutRequest<'_>,
+        done: CalloutDone,
+    ) -> Result<(), CalloutFailure> {
+        let permissions = self.limits.permissions();
+        let cluster = permissions
+            .callout_cluster(request.cluster)
+            .inspect_err(|_denied| self.log_denial(&permissions, request.cluster))?;
+        self.proxy.start_callout(
+            &CalloutRequest {
+                cluster,
+                ..*request
+            },
+            done,
+        )
+    }
+
+    fn start_http_stream(
+        &self,
+        request: &HttpStreamRequest<'_>,
+        told: HttpStreamTold,
+    ) -> Result<Box<dyn HttpStreamHandle>, CalloutFailure> {
+        let permissions = self.limits.permissions();
+        let cluster = permissions
+            .callout_cluster(request.cluster)
+            .inspect_err(|_denied| self.log_denial(&permissions, request.cluster))?;
+        self.proxy.start_http_stream(
+            &HttpStreamRequest {
+                cluster,
+                ..*request
+            },
+            told,
+        )
+    }
+
+    fn add_metric(&self, metric: MetricId, amount: i64) -> bool {
+        self.proxy.add_metric(metric, amount)
+    }
+
+    fn record_metric(&self, metric: MetricId, value: u64) -> bool {
+        self.proxy.record_metric(metric, value)
+    }
+
+    fn log_enabled(&self, level: LogLevel) -> bool {
+        self.proxy.log_enabled(level)
+    }
+
+    fn log(&self, level: LogLevel, plugin: &str, message: &str) {
+        if !self.proxy.log_enabled(level) {
+            return;
+        }
+        match self.limits.logs.admit(message.len()) {
+            LogAdmission::Written => self.proxy.log(level, plugin, &log_line(message)),
+            LogAdmission::Dropped => {}
+            LogAdmission::Reported(report) => self.proxy.log(LogLevel::Warn, plugin, &report),
+        }
+        let dropped = self.limits.logs.take_dropped();
+        if dropped > 0
+            && let Some(metric) = self.log_dropped
+        {
+            self.proxy
+                .add_metric(metric, i64::try_from(dropped).unwrap_or(i64::MAX));
+        }
+    }
+}
