@@ -70,6 +70,13 @@ end
 
 local function seal()
     local loaded, preload = registry._LOADED, registry._PRELOAD
+    -- LuaJIT finds the FFI's table of C functions that call back by a pointer that its collector does not follow. The
+    -- library's functions keep that table alive, so they stay for as long as the VM, in a place that no plugin reaches.
+    local kept = {}
+    for name, value in next, loaded.ffi do
+        kept[name] = value
+    end
+    registry.outrider_ffi = kept
     registry._LOADED, registry._PRELOAD = nil, nil
     empty(loaded)
     empty(preload)

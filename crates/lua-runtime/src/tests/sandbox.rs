@@ -39,6 +39,29 @@ fn what_is_not_there_is_nil() {
 }
 
 #[test]
+fn tables_of_the_ffi_outlive_the_sealing_of_its_library() {
+    // The recorder of traces reads the FFI's table for each C function that it meets. If the collector had freed
+    // it, the texts that are made here would be in its place, and the recorder would follow their bytes as pointers.
+    let probe = on_request(
+        r#"
+        for number = 1, 10 do local garbage = ("g"):rep(100000) .. number end
+        local kept = {}
+        for number = 1, 1000 do kept[number] = ("\255"):rep(24 + number % 40) .. number end
+        for _ = 1, 3 do
+            local run = load("local seen = 0 for _ = 1, 300 do if envoy.req.get_header('x') then seen = seen + 1 end end")
+            run()
+        end
+        envoy.logInfo(tostring(#kept))
+        "#,
+    );
+    for _ in 0..20 {
+        let mut stream = FakeStream::new();
+        probe.request(&mut stream).unwrap();
+        assert!(stream.logged()[0].contains("1000"), "{:?}", stream.logged());
+    }
+}
+
+#[test]
 fn require_opens_no_library() {
     for name in [
         "ffi",
