@@ -224,6 +224,13 @@ impl Report {
         self.memory().0 + MEMORY_FIXED + MEMORY_VMS * self.budgets
     }
 
+    /// Returns the same lane's report of the baseline, or `None` if it had no such phase.
+    fn baseline_of(&self, lane: &LaneReport) -> Option<&LaneReport> {
+        self.lanes
+            .iter()
+            .find(|other| other.lane == lane.lane && other.phase == Phase::Baseline)
+    }
+
     pub(super) fn judge(&mut self) {
         let mut problems = Vec::new();
         for lane in &self.lanes {
@@ -240,11 +247,7 @@ impl Report {
                     lane.failed, lane.requests
                 ));
             }
-            let Some(baseline) = self
-                .lanes
-                .iter()
-                .find(|other| other.lane == lane.lane && other.phase == Phase::Baseline)
-            else {
+            let Some(baseline) = self.baseline_of(lane) else {
                 problems.push(format!("{place}: no baseline"));
                 continue;
             };
@@ -368,7 +371,8 @@ impl Report {
              to be sent. Bounds, by lane: every request answered right\nin every phase; under attack, and from {} s \
              after it, p50 at most {MEDIAN_FACTOR} times that of the baseline (or of {MEDIAN_FLOOR_MS} ms, \
              the\nclient's own resolution), and p99 at most {TAIL_MS} ms above that of the baseline.\n\n\
-             | lane | phase | requests | failed | p50 | p90 | p99 | longest |\n|---|---|--:|--:|--:|--:|--:|--:|\n",
+             | lane | phase | requests | failed | p50 | p90 | p99 | longest | p50 / baseline | p99 - baseline \
+             |\n|---|---|--:|--:|--:|--:|--:|--:|--:|--:|\n",
             RECOVERY.as_secs()
         );
         for lane in &self.lanes {
@@ -379,9 +383,12 @@ impl Report {
                 Phase::Recovery => "first 2 s without",
                 Phase::After => "after",
             };
+            let (ratio, rise) = self.baseline_of(lane).map_or((1.0, 0.0), |baseline| {
+                (lane.p50 / baseline.p50.max(0.001), lane.p99 - baseline.p99)
+            });
             let _ = writeln!(
                 page,
-                "| {} | {phase} | {} | {} | {:.1} | {:.1} | {:.1} | {:.1} |",
+                "| {} | {phase} | {} | {} | {:.1} | {:.1} | {:.1} | {:.1} | {ratio:.1} | {rise:+.1} |",
                 lane.lane, lane.requests, lane.failed, lane.p50, lane.p90, lane.p99, lane.longest
             );
         }
