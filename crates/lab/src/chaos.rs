@@ -34,7 +34,7 @@ use gateway::{CALM_HOSTS, Gateway, State};
 use upstreams::Faulty;
 
 /// More of the entry of the plugin that makes callouts.
-const CALLS_SETTINGS: &str = "";
+const CALLS_SETTINGS: &str = ", allow: {upstreams: [echo, faulty, faulty-h2]}";
 
 /// Time until the gateway answers.
 const READY: Duration = Duration::from_mins(2);

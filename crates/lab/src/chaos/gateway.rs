@@ -212,13 +212,13 @@ impl Gateway {
         for number in wild_lua {
             let _ = writeln!(
                 plugins,
-                "  wild-lua-{number}: {{source: wild-lua-{number}.lua, budgets: {{memory_mib: {memory_mib}}}}}"
+                "  wild-lua-{number}: {{source: wild-lua-{number}.lua, allow: all, budgets: {{memory_mib: {memory_mib}}}}}"
             );
         }
         for number in wild_wasm {
             let _ = writeln!(
                 plugins,
-                "  wild-wasm-{number}: {{source: wild-wasm-{number}.wasm}}"
+                "  wild-wasm-{number}: {{source: wild-wasm-{number}.wasm, allow: all}}"
             );
         }
         let uses = |lua: bool, wasm: bool| {

@@ -238,6 +238,7 @@ return {
 }",
         ),
         Attacker {
+            settings: ", allow: {upstreams: [sink, dead]}",
             ..lua(
                 "caller",
                 "64 callouts for each stream, to an upstream and to nothing",
