@@ -7,6 +7,7 @@
 use std::fmt;
 use std::io::{self, Read};
 
+use outrider_vm_pool::drop_later;
 use serde::Deserializer;
 use serde::de::{DeserializeSeed, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
@@ -223,11 +224,44 @@ struct Tree {
     done: Option<Value>,
     /// Bytes that may still be taken.
     room: usize,
+    /// Whether an object has two members of one name; the last one is kept.
+    has_duplicate_name: bool,
+}
+
+/// Values that are dropped where they were used; more of them are dropped on the drop queue's thread.
+const DROPPED_AT_ONCE: usize = 1000;
+/// Estimated bytes of the smallest value of a [`Tree`].
+const SMALLEST: usize = 40;
+
+/// Drops a document of `size` estimated bytes.
+fn drop_document(document: impl Send + 'static, size: usize) {
+    if size > DROPPED_AT_ONCE * SMALLEST {
+        drop_later(document);
+    }
+}
+
+/// A parsed document; a large one is freed on the drop queue's thread.
+#[derive(Debug)]
+pub(crate) struct Document {
+    value: Value,
+    size: usize,
+}
+
+impl Document {
+    pub(crate) fn value(&self) -> &Value {
+        &self.value
+    }
+}
+
+impl Drop for Document {
+    fn drop(&mut self) {
+        drop_document(std::mem::take(&mut self.value), self.size);
+    }
 }
 
 impl Tree {
     fn put(&mut self, value: Value, size: usize) -> bool {
-        let Some(room) = self.room.checked_sub(size + 40) else {
+        let Some(room) = self.room.checked_sub(size + SMALLEST) else {
             return false;
         };
         self.room = room;
@@ -240,26 +274,58 @@ impl Tree {
             None => self.done = Some(value),
             Some((Value::Array(values), _)) => values.push(value),
             Some((Value::Object(members), name)) => {
-                members.insert(name.take().unwrap_or_default(), value);
+                let replaced = members.insert(name.take().unwrap_or_default(), value);
+                self.has_duplicate_name |= replaced.is_some();
             }
             Some(_) => {}
         }
     }
 }
 
-/// Parses a document to a [`Value`] that takes about `memory` bytes at most.
+/// Parses a document to a [`Value`] that takes about `memory` bytes at most. Of two members of one name the last
+/// is kept.
 pub(crate) fn parse_value(
     document: &[u8],
     memory: usize,
     is_over: &dyn Fn() -> bool,
 ) -> Result<Value, JsonError> {
+    parse_tree(document, memory, is_over).map(|(value, _, _)| value)
+}
+
+/// Parses a document as [`parse_value`] does. Returns `None` if an object has two members of one name: two readers
+/// of such a document may read different values.
+pub(crate) fn parse_unambiguous(
+    document: &[u8],
+    memory: usize,
+    is_over: &dyn Fn() -> bool,
+) -> Result<Option<Document>, JsonError> {
+    let (value, size, has_duplicate_name) = parse_tree(document, memory, is_over)?;
+    let document = Document { value, size };
+    Ok((!has_duplicate_name).then_some(document))
+}
+
+/// Returns the document, its estimated size in bytes, and whether an object has two members of one name.
+fn parse_tree(
+    document: &[u8],
+    memory: usize,
+    is_over: &dyn Fn() -> bool,
+) -> Result<(Value, usize, bool), JsonError> {
     let mut tree = Tree {
         open: Vec::new(),
         done: None,
         room: memory,
+        has_duplicate_name: false,
     };
-    parse(document, &mut tree, is_over)?;
-    Ok(tree.done.unwrap_or_default())
+    let parsed = parse(document, &mut tree, is_over);
+    let size = memory.saturating_sub(tree.room);
+    let has_duplicate_name = tree.has_duplicate_name;
+    match parsed {
+        Ok(()) => Ok((tree.done.unwrap_or_default(), size, has_duplicate_name)),
+        Err(error) => {
+            drop_document(tree, size);
+            Err(error)
+        }
+    }
 }
 
 impl Sink for Tree {
@@ -385,6 +451,25 @@ mod tests {
             // A reader that failed may be asked once more.
             assert!(checks.get() <= 8, "{document:.20}: {} checks", checks.get());
         }
+    }
+
+    #[test]
+    fn document_with_two_members_of_one_name_is_ambiguous() {
+        let parsed = |document: &str| parse_unambiguous(document.as_bytes(), 1 << 20, &|| false);
+        for document in [
+            r#"{"a": 1, "a": 1}"#,
+            r#"{"a": 1, "b": 2, "\u0061": 3}"#,
+            r#"[[{"a": {}, "a": []}]]"#,
+            r#"{"a": {"b": 1}, "c": {"": 1, "": 2}}"#,
+        ] {
+            let found = parsed(document);
+            assert!(matches!(found, Ok(None)), "{document}");
+            let long = format!("{document}{}", " ".repeat(LONG));
+            assert!(matches!(parsed(&long), Ok(None)), "{document}");
+        }
+        let document = r#"{"a": {"a": [{"a": 1}, {"a": 1}]}, "A": 1}"#;
+        let found = parsed(document).unwrap().unwrap();
+        assert_eq!(*found.value(), value(document));
     }
 
     #[test]

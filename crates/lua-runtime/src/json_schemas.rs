@@ -12,15 +12,16 @@
 //! The library collects all errors of a keyword before the first can be taken. So the same keyword counts the
 //! subschemas that are tried for errors, and beyond [`MOST_ERRORS`] only the first error is reported.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::hash::{BuildHasher as _, Hash, RandomState};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use jsonschema::{Draft, Keyword, PatternOptions, ValidationError, Validator};
 use regex_automata::nfa::thompson::{self, NFA};
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Number, Value, json};
 
 use crate::json::{self, JsonError};
 
@@ -39,6 +40,14 @@ const MOST_STEPS: usize = 1 << 22;
 /// How many messages a document gets, and how long one may be, in bytes.
 const MOST_MESSAGES: usize = 16;
 const LONGEST_MESSAGE: usize = 256;
+/// The message for a document that its readers may read differently.
+const AMBIGUOUS: &str = "an object has two members of one name";
+/// The longest pattern in a document that the format `regex` accepts, in bytes.
+const LONGEST_PATTERN: usize = 4096;
+/// Values that are hashed between two checks of the time.
+const CHECK_PERIOD: u32 = 64;
+/// The keyword whose implementation is [`UniqueItems`].
+const UNIQUE: &str = "uniqueItems";
 /// The keyword that is put into subschemas.
 const STEP: &str = "x-outrider-step";
 
@@ -104,6 +113,11 @@ impl JsonSchemas {
         add_steps(&mut schema, &mut size);
         let tries = Arc::new(AtomicUsize::new(usize::MAX));
         let (step_tries, step_is_over) = (Arc::clone(&tries), Arc::clone(&is_over));
+        let patterns = jsonschema::options()
+            .should_validate_formats(true)
+            .build(&json!({"format": "regex"}))
+            .map_err(|error| error.to_string())?;
+        let unique_is_over = Arc::clone(&is_over);
         // What `$schema` says wins; none is the draft that configurations have, too.
         let draft = Draft::Draft202012.detect(&schema);
         let validator = jsonschema::options()
@@ -119,6 +133,16 @@ impl JsonSchemas {
                     is_over: Arc::clone(&step_is_over),
                     tries: Arc::clone(&step_tries),
                 }))
+            })
+            .with_keyword(UNIQUE, move |_, value, _| {
+                Ok(Box::new(UniqueItems {
+                    is_required: value == &Value::Bool(true),
+                    is_over: Arc::clone(&unique_is_over),
+                    hashers: (RandomState::new(), RandomState::new()),
+                }))
+            })
+            .with_format("regex", move |text: &str| {
+                text.len() <= LONGEST_PATTERN && patterns.is_valid(&json!(text))
             })
             .build(&schema)
             .map_err(|error| format!("this is no JSON Schema: {}", message(&error)))?;
@@ -162,8 +186,9 @@ impl JsonSchemas {
                 "the document has a text of more than {longest} bytes, which the patterns of the schema cannot check"
             )]);
         }
-        let document = match json::parse_value(document, memory, &*kept.is_over) {
-            Ok(document) => document,
+        let document = match json::parse_unambiguous(document, memory, &*kept.is_over) {
+            Ok(Some(document)) => document,
+            Ok(None) => return Validity::Invalid(vec![AMBIGUOUS.to_owned()]),
             Err(JsonError::Syntax(error)) => {
                 return Validity::Invalid(vec![format!("not JSON: {error}")]);
             }
@@ -174,7 +199,7 @@ impl JsonSchemas {
             }
             Err(JsonError::OverTime) => return Validity::OverTime,
         };
-        kept.check(&document)
+        kept.check(document.value())
     }
 }
 
@@ -283,6 +308,95 @@ impl<'i> Keyword<'i> for Step {
         };
         // Not a panic: no panic hook runs, and nothing is printed.
         resume_unwind(Box::new(left))
+    }
+}
+
+/// `uniqueItems`: as the library's, but it checks the time.
+struct UniqueItems {
+    is_required: bool,
+    is_over: IsOverTime,
+    hashers: (RandomState, RandomState),
+}
+
+impl fmt::Debug for UniqueItems {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("UniqueItems").finish_non_exhaustive()
+    }
+}
+
+impl UniqueItems {
+    fn note_value(&self, count: &mut u32) {
+        *count += 1;
+        if count.is_multiple_of(CHECK_PERIOD) && (self.is_over)() {
+            // Not a panic: no panic hook runs, and nothing is printed.
+            resume_unwind(Box::new(Left::Time))
+        }
+    }
+
+    fn hash_one(&self, value: impl Hash) -> u128 {
+        let (high, low) = &self.hashers;
+        u128::from(high.hash_one(&value)) << 64 | u128::from(low.hash_one(&value))
+    }
+
+    /// Returns a hash that equal values have, and others but by a chance of 2^-128 have not.
+    fn hash(&self, value: &Value, count: &mut u32) -> u128 {
+        self.note_value(count);
+        match value {
+            Value::Null => self.hash_one(0_u8),
+            Value::Bool(truth) => self.hash_one((1_u8, truth)),
+            // Equal numbers may be written differently: as `1` and `1.0`.
+            Value::Number(number) => match integer(number) {
+                Some(integer) => self.hash_one((2_u8, integer)),
+                None => self.hash_one((3_u8, number.as_f64().map(f64::to_bits))),
+            },
+            Value::String(text) => self.hash_one((4_u8, text)),
+            Value::Array(values) => values.iter().fold(5, |hash: u128, value| {
+                self.hash_one((hash, self.hash(value, count)))
+            }),
+            // Members have no order.
+            Value::Object(members) => self.hash_one(members.iter().fold(6, |sum: u128, member| {
+                let (name, value) = member;
+                sum.wrapping_add(self.hash_one((name, self.hash(value, count))))
+            })),
+        }
+    }
+}
+
+/// Returns the number as an integer, or `None` if it is none.
+fn integer(number: &Number) -> Option<i128> {
+    let whole = number.as_i64().map(i128::from);
+    whole
+        .or_else(|| number.as_u64().map(i128::from))
+        .or_else(|| {
+            let number = number.as_f64()?;
+            #[expect(
+                clippy::cast_possible_truncation,
+                reason = "the number is whole and within 2^100"
+            )]
+            (number.fract() == 0.0 && number.abs() < 2_f64.powi(100)).then_some(number as i128)
+        })
+}
+
+impl<'i> Keyword<'i> for UniqueItems {
+    fn validate(&self, instance: &'i Value) -> Result<(), ValidationError<'i>> {
+        if Keyword::is_valid(self, instance) {
+            return Ok(());
+        }
+        Err(ValidationError::custom("the value has non-unique elements"))
+    }
+
+    fn is_valid(&self, instance: &'i Value) -> bool {
+        let Value::Array(values) = instance else {
+            return true;
+        };
+        if !self.is_required || values.len() < 2 {
+            return true;
+        }
+        // A tree, as a hash table moves all of its values at once when it grows.
+        let (mut count, mut seen) = (0, BTreeSet::new());
+        values
+            .iter()
+            .all(|value| seen.insert(self.hash(value, &mut count)))
     }
 }
 
@@ -706,6 +820,78 @@ mod tests {
         assert_eq!(checked(&schema, &short), Validity::Valid);
         let many = format!("[{}0]", "\"x\\\"y\",".repeat(100_000));
         assert!(longest_text(many.as_bytes()) < 10);
+    }
+
+    #[test]
+    fn unique_items_are_found_as_the_library_finds_them() {
+        let schema = json!({"uniqueItems": true});
+        let library = jsonschema::validator_for(&schema).unwrap();
+        for document in [
+            "[]",
+            "[1, 2, 3]",
+            "[1, 1.0]",
+            "[0, -0.0]",
+            "[1, true, \"1\", null, [1], {\"a\": 1}]",
+            "[0, false]",
+            "[9007199254740993, 9007199254740992]",
+            "[18446744073709551615, 18446744073709551615]",
+            "[1.5, 1.5]",
+            "[1e300, 2e300]",
+            "[{\"a\": 1, \"b\": 2}, {\"b\": 2, \"a\": 1}]",
+            "[{\"a\": 1, \"b\": 2}, {\"b\": 1, \"a\": 2}]",
+            "[[1, 2], [2, 1]]",
+            "[[1, [2]], [1, [2.0]]]",
+            "[[], {}]",
+            "[[[]], [[]]]",
+            "{\"a\": [1, 1]}",
+        ] {
+            let value: Value = serde_json::from_str(document).unwrap();
+            let found = checked(&schema, document);
+            assert_eq!(
+                found == Validity::Valid,
+                library.is_valid(&value),
+                "{document}"
+            );
+        }
+        let message = "the value has non-unique elements";
+        assert_eq!(checked(&schema, "[1, 1]"), invalid(&[message]));
+        let inner = json!({"properties": {"a": {"uniqueItems": true}}});
+        let found = checked(&inner, "{\"a\": [1, 1]}");
+        assert_eq!(found, invalid(&[&format!("/a: {message}")]));
+        let schema = json!({"uniqueItems": false});
+        assert_eq!(checked(&schema, "[1, 1]"), Validity::Valid);
+    }
+
+    #[test]
+    fn unique_items_check_the_time_while_they_are_compared() {
+        let schema = json!({"uniqueItems": true});
+        let numbers: Vec<_> = (0..50_000).collect();
+        let flat = json!(numbers).to_string();
+        // As many checks for one large value, and a base line without the keyword.
+        for document in [flat.clone(), format!("[{flat}, 1]")] {
+            let without = checks(&json!({}), &document);
+            assert!(checks(&schema, &document) > without + 500);
+        }
+    }
+
+    #[test]
+    fn format_regex_accepts_patterns_of_bounded_length() {
+        let schema = json!({"format": "regex"});
+        assert_eq!(checked(&schema, "\"^a(?=b)[c-d]+$\""), Validity::Valid);
+        assert_ne!(checked(&schema, "\"a(b\""), Validity::Valid);
+        let long = format!("\"{}\"", "(a|b)".repeat(1000));
+        assert_ne!(checked(&schema, &long), Validity::Valid);
+    }
+
+    #[test]
+    fn object_with_two_members_of_one_name_is_invalid() {
+        let schema = json!({"properties": {"a": {"type": "integer"}}});
+        let expected = invalid(&[AMBIGUOUS]);
+        assert_eq!(checked(&schema, r#"{"a": "x", "a": 1}"#), expected);
+        assert_eq!(
+            checked(&schema, r#"{"b": [{"c": 1, "\u0063": 1}]}"#),
+            expected
+        );
     }
 
     #[test]
