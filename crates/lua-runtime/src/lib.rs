@@ -6,6 +6,7 @@
 //!
 //! The traps are those of LuaJIT's C interface; they are named in `ffi`.
 
+mod bounded_regex;
 mod configured;
 mod ffi;
 mod file_log;

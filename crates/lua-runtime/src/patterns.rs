@@ -3,9 +3,10 @@
 //!
 //! They work on bytes: `.` and classes mean single bytes and ASCII, and `(?u)` changes that.
 //!
-//! The trap: a search runs in the host, where no hook of the time budget reaches. So what it may cost
-//! at worst, the length of the text times the size of the pattern, is bounded ([`MOST_STEPS`]), and
-//! what searches again and again asks between two searches whether time is over.
+//! The trap: a search runs in the host, where no hook of the time budget reaches, and those of the `regex` crate
+//! cannot be stopped. So they are used where the length of the text times the size of the pattern is small
+//! ([`UNCHECKED_STEPS`]); larger searches check the time ([`BoundedRegex`]), and so does a replacement between two
+//! searches.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -14,15 +15,19 @@ use regex::bytes::{CaptureLocations, Regex, RegexBuilder};
 use regex_automata::nfa::thompson::{self, NFA};
 use regex_automata::util::{interpolate, syntax};
 
+use crate::bounded_regex::{BoundedRegex, OverTime};
+
 /// How many are kept.
 const KEPT: usize = 32;
 /// The longest pattern, in bytes.
 const LONGEST: usize = 4096;
 /// How large a compiled pattern, and what its searches remember, may be, in bytes.
 const LARGEST: usize = 128 * 1024;
-/// A search may take about so many steps, which is a few tenths of a second at the very worst; patterns
-/// that are not made for it take a thousandth of that.
-const MOST_STEPS: usize = 1 << 25;
+/// Steps of a search that does not check the time: about a millisecond at worst, and most patterns take a thousandth
+/// of that.
+const UNCHECKED_STEPS: usize = 1 << 17;
+/// States of a pattern times the ends of its groups, which is what a search remembers at worst.
+const MOST_SLOTS: usize = 1 << 18;
 /// The longest replacement, in bytes.
 const LONGEST_REPLACEMENT: usize = 64 * 1024;
 
@@ -33,6 +38,12 @@ pub(crate) enum PatternError {
     Refused(String),
     /// The call's time budget is used up.
     Time,
+}
+
+impl From<OverTime> for PatternError {
+    fn from(_: OverTime) -> Self {
+        Self::Time
+    }
 }
 
 /// One VM's patterns.
@@ -48,8 +59,11 @@ pub(crate) struct Patterns {
 pub(crate) struct Pattern {
     regex: Regex,
     locations: CaptureLocations,
-    /// Number of states, which is what a search may at worst go through for each byte.
-    states: usize,
+    nfa: NFA,
+    /// Compiled when a text is long.
+    bounded: Option<Box<BoundedRegex>>,
+    /// Whether `bounded` has the groups of the match that was captured last.
+    is_bounded: bool,
     used: u64,
 }
 
@@ -102,52 +116,97 @@ impl Pattern {
             .dfa_size_limit(LARGEST)
             .build()
             .map_err(|error| refused(explain(source, &error)))?;
-        let states = NFA::compiler()
+        let nfa = NFA::compiler()
             .syntax(syntax::Config::new().unicode(false).utf8(false))
-            .configure(thompson::Config::new().utf8(false))
+            .configure(
+                thompson::Config::new()
+                    .utf8(false)
+                    .nfa_size_limit(Some(2 * LARGEST)),
+            )
             .build(source)
-            .map_or(usize::MAX, |nfa| nfa.states().len());
+            .map_err(|_| {
+                refused(format!(
+                    "the pattern {source} is too large; use smaller counts"
+                ))
+            })?;
+        let slots = nfa.group_info().slot_len();
+        if nfa.states().len().saturating_mul(slots) > MOST_SLOTS {
+            return Err(refused(format!(
+                "the pattern has {} groups and {} states; fewer groups are allowed",
+                slots / 2,
+                nfa.states().len()
+            )));
+        }
         Ok(Self {
             locations: regex.capture_locations(),
             regex,
-            states,
+            nfa,
+            bounded: None,
+            is_bounded: false,
             used: 0,
         })
     }
 
-    fn bounded(&self, subject: &[u8]) -> Result<(), PatternError> {
-        if subject.len().saturating_mul(self.states) > MOST_STEPS {
-            return Err(PatternError::Refused(format!(
-                "the text has {} bytes; with this pattern, of {} states, {} are allowed",
-                subject.len(),
-                self.states,
-                MOST_STEPS / self.states.max(1)
-            )));
+    /// Returns the search that checks the time, or `None` if this text takes so little time that none is needed.
+    /// `slots` are the ends of groups that each step copies.
+    fn bounded(&mut self, subject: &[u8], slots: usize) -> Option<&mut BoundedRegex> {
+        let states = self.nfa.states().len();
+        let steps = subject.len().saturating_mul(states).saturating_mul(slots);
+        if steps <= UNCHECKED_STEPS {
+            return None;
         }
-        Ok(())
+        Some(self.bounded.get_or_insert_with(|| {
+            let nfa = self.nfa.clone();
+            Box::new(BoundedRegex::new(self.regex.as_str(), nfa, LARGEST))
+        }))
     }
 
     /// Where the pattern first matches at `from` or after it.
     pub(crate) fn find(
-        &self,
+        &mut self,
         subject: &[u8],
         from: usize,
+        is_over_time: &dyn Fn() -> bool,
     ) -> Result<Option<(usize, usize)>, PatternError> {
-        self.bounded(subject)?;
         if from > subject.len() {
             return Ok(None);
+        }
+        if let Some(bounded) = self.bounded(subject, 1) {
+            return Ok(bounded.find(subject, from, is_over_time)?);
         }
         let found = self.regex.find_at(subject, from);
         Ok(found.map(|found| (found.start(), found.end())))
     }
 
     /// Whether there is a match at `from` or after it; its groups are then [`Pattern::groups`].
-    pub(crate) fn capture(&mut self, subject: &[u8], from: usize) -> Result<bool, PatternError> {
-        self.bounded(subject)?;
-        let Self {
-            regex, locations, ..
-        } = self;
-        Ok(from <= subject.len() && regex.captures_read_at(locations, subject, from).is_some())
+    pub(crate) fn capture(
+        &mut self,
+        subject: &[u8],
+        from: usize,
+        is_over_time: &dyn Fn() -> bool,
+    ) -> Result<bool, PatternError> {
+        if from > subject.len() {
+            return Ok(false);
+        }
+        let slots = self.nfa.group_info().slot_len();
+        if let Some(bounded) = self.bounded(subject, slots) {
+            let is_found = bounded.capture(subject, from, is_over_time)?;
+            self.is_bounded = true;
+            return Ok(is_found);
+        }
+        self.is_bounded = false;
+        let found = self
+            .regex
+            .captures_read_at(&mut self.locations, subject, from);
+        Ok(found.is_some())
+    }
+
+    /// Returns where a group of the match that was captured last is, or `None` if it took no part.
+    fn group(&self, number: usize) -> Option<(usize, usize)> {
+        match &self.bounded {
+            Some(bounded) if self.is_bounded => bounded.group(number),
+            _ => self.locations.get(number),
+        }
     }
 
     /// The groups of the match that was captured last; the first is the whole match.
@@ -155,7 +214,7 @@ impl Pattern {
         let names = self.regex.capture_names().enumerate();
         names.map(|(number, name)| Group {
             name,
-            place: self.locations.get(number),
+            place: self.group(number),
         })
     }
 
@@ -168,19 +227,15 @@ impl Pattern {
         replacement: &[u8],
         limit: usize,
         largest: usize,
-        is_over_time: impl Fn() -> bool,
+        is_over_time: &dyn Fn() -> bool,
         out: &mut Vec<u8>,
     ) -> Result<usize, PatternError> {
-        self.bounded(subject)?;
         if replacement.len() > LONGEST_REPLACEMENT {
             return Err(PatternError::Refused(format!(
                 "the replacement has {} bytes; {LONGEST_REPLACEMENT} are allowed",
                 replacement.len()
             )));
         }
-        let Self {
-            regex, locations, ..
-        } = self;
         let (mut from, mut copied, mut count) = (0, 0, 0);
         // After an empty match, the next one begins a byte further on; and none is right behind a
         // match that was not empty.
@@ -190,10 +245,12 @@ impl Pattern {
             if is_over_time() {
                 return Err(PatternError::Time);
             }
-            let Some(found) = regex.captures_read_at(locations, subject, from) else {
+            if !self.capture(subject, from, is_over_time)? {
+                break;
+            }
+            let Some((start, end)) = self.group(0) else {
                 break;
             };
-            let (start, end) = (found.start(), found.end());
             if start == end && last_end == Some(end) {
                 from = end + 1;
                 continue;
@@ -204,12 +261,16 @@ impl Pattern {
                 |group, out| {
                     // One replacement may name a large group many times.
                     if out.len() <= largest
-                        && let Some((start, end)) = locations.get(group)
+                        && let Some((start, end)) = self.group(group)
                     {
                         out.extend_from_slice(part(start, end));
                     }
                 },
-                |name| regex.capture_names().position(|known| known == Some(name)),
+                |name| {
+                    self.regex
+                        .capture_names()
+                        .position(|known| known == Some(name))
+                },
                 out,
             );
             if out.len() > largest {
@@ -264,7 +325,7 @@ mod tests {
                 replacement.as_bytes(),
                 limit,
                 1 << 20,
-                || false,
+                &|| false,
                 &mut out,
             )
             .unwrap();
@@ -337,34 +398,131 @@ mod tests {
         );
     }
 
-    #[test]
-    fn a_search_that_could_take_long_is_refused_and_others_end_in_time() {
+    /// How often a search checks the time until it has its result.
+    fn checks(pattern: &str, subject: &[u8], limit: usize) -> (usize, Result<bool, PatternError>) {
         let mut patterns = Patterns::default();
-        let large = patterns.get(b"(x+x+)+y{500}").unwrap();
-        let began = std::time::Instant::now();
-        assert_eq!(large.find(&vec![b'x'; 50_000], 0), Ok(None));
-        assert!(began.elapsed() < std::time::Duration::from_secs(2));
-        let refused = large.find(&vec![b'x'; 10_000_000], 0);
-        let Err(PatternError::Refused(message)) = refused else {
-            panic!("{refused:?}")
+        let pattern = patterns.get(pattern.as_bytes()).unwrap();
+        let count = std::cell::Cell::new(0);
+        let is_over = || {
+            count.set(count.get() + 1);
+            count.get() >= limit
         };
-        assert!(
-            message.starts_with("the text has 10000000 bytes"),
-            "{message}"
-        );
+        let found = pattern.capture(subject, 0, &is_over);
+        (count.get(), found)
+    }
+
+    #[test]
+    fn long_searches_check_the_time_and_end_when_it_is_over() {
+        for pattern in [
+            "(x+x+)+y{500}",
+            "(?:x|xx|xxx){1,300}(z)",
+            r"(?u)\b(x)+\b",
+            "[^z]*z",
+            "(x)(x)(x)(x)(x)(x)(y)",
+        ] {
+            let long = vec![b'x'; 300_000];
+            let (count, _) = checks(pattern, &long, 100);
+            assert!(count > 10, "{pattern}: {count}");
+            let over = checks(pattern, &long, 2);
+            assert_eq!(over, (2, Err(PatternError::Time)), "{pattern}");
+        }
+    }
+
+    #[test]
+    fn bounded_searches_find_the_matches_of_the_library() {
+        let mut state = 7_u32;
+        let mut random = |below: u32| {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (state >> 16) % below
+        };
+        for pattern in [
+            "a",
+            "",
+            "a*",
+            "(a|ab)(c|bcd)(d*)",
+            "(a*)(b|ab)",
+            "^(a)|(b)$",
+            "(?m)^(a+)$",
+            r"\b(\w+)\b",
+            r"(?u)\b(\w+)\b",
+            r"(?u)(ä|a)+?(b*)",
+            "((a)|(b)|(c))*",
+            "(a+?)(a*)",
+            "a.*b\\z|a",
+            "(?s).*(c)",
+            "(a??)(b??)c",
+            "[^a]{2,3}",
+            "(?i)AB(C)?",
+            r"\Aab|\n(b)?",
+        ] {
+            let regex = RegexBuilder::new(pattern).unicode(false).build().unwrap();
+            let mut kept = Patterns::default();
+            let nfa = kept.get(pattern.as_bytes()).unwrap().nfa.clone();
+            let mut bounded = BoundedRegex::new(pattern, nfa, LARGEST);
+            for _ in 0..300 {
+                let letters = ["a", "b", "c", "d", "\n", " ", "ä", "B"];
+                let length = random(14);
+                let text: String = (0..length).map(|_| letters[random(8) as usize]).collect();
+                let from = random(u32::try_from(text.len()).unwrap() + 1) as usize;
+                let expected = regex.find_at(text.as_bytes(), from);
+                let expected = expected.map(|found| (found.start(), found.end()));
+                let found = bounded.find(text.as_bytes(), from, &|| false);
+                assert_eq!(found, Ok(expected), "{pattern} {text:?} {from}");
+                let mut locations = regex.capture_locations();
+                let is_found = regex.captures_read_at(&mut locations, text.as_bytes(), from);
+                let found = bounded.capture(text.as_bytes(), from, &|| false);
+                assert_eq!(found, Ok(is_found.is_some()), "{pattern} {text:?} {from}");
+                if is_found.is_some() {
+                    for group in 0..regex.captures_len() {
+                        let found = bounded.group(group);
+                        assert_eq!(
+                            found,
+                            locations.get(group),
+                            "{pattern} {text:?} {from} {group}"
+                        );
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn long_texts_are_replaced_as_the_library_replaces_them() {
+        let text = "key=value; other=thing\n".repeat(2000);
+        for (pattern, replacement) in [
+            (r"(\w+)=(?<v>\w+)", "${v}=$1"),
+            ("x*", "-"),
+            ("(?m)^k", "K"),
+        ] {
+            let expected = RegexBuilder::new(pattern).unicode(false).build().unwrap();
+            let expected = expected.replace_all(text.as_bytes(), replacement.as_bytes());
+            let found = replaced(&text, pattern, replacement, usize::MAX).0;
+            assert!(found.as_bytes() == &*expected, "{pattern}");
+        }
+    }
+
+    #[test]
+    fn pattern_of_too_many_groups_is_refused() {
+        assert!(refusal(&"(a)".repeat(1000)).starts_with("the pattern has 1001 groups"));
+        assert!(Patterns::default().get("(a)".repeat(30).as_bytes()).is_ok());
+    }
+
+    #[test]
+    fn replacement_is_bounded_in_time_and_size() {
+        let mut patterns = Patterns::default();
         let mut out = Vec::new();
         let plain = patterns.get(b"x").unwrap();
-        let over = plain.replace(b"xx", b"y", 9, 99, || true, &mut out);
+        let over = plain.replace(b"xx", b"y", 9, 99, &|| true, &mut out);
         assert_eq!(over, Err(PatternError::Time));
-        let over = plain.replace(b"xx", &[b'y'; 60], 9, 99, || false, &mut out);
+        let over = plain.replace(b"xx", &[b'y'; 60], 9, 99, &|| false, &mut out);
         assert!(matches!(over, Err(PatternError::Refused(_))));
         let whole = patterns.get(b"x+").unwrap();
         let mut out = Vec::new();
         let (text, many) = (vec![b'x'; 1 << 20], b"$0".repeat(30_000));
-        let over = whole.replace(&text, &many, 9, 1 << 22, || false, &mut out);
+        let over = whole.replace(&text, &many, 9, 1 << 22, &|| false, &mut out);
         assert!(matches!(over, Err(PatternError::Refused(_))));
         assert!(out.len() <= 6 << 20, "{}", out.len());
-        let over = whole.replace(b"x", &vec![b'y'; 70_000], 9, 1 << 22, || false, &mut out);
+        let over = whole.replace(b"x", &vec![b'y'; 70_000], 9, 1 << 22, &|| false, &mut out);
         assert!(matches!(over, Err(PatternError::Refused(_))));
     }
 }

@@ -24,7 +24,7 @@ fn place(number: i32) -> usize {
 }
 
 /// 1: the first match at `from` or after it begins at `number` and ends before `count`, counted from
-/// 0; 0: there is none; [`REFUSED`].
+/// 0; 0: there is none; [`REFUSED`]; [`OVER_TIME`].
 pub(super) unsafe extern "C" fn re_find(
     call: *mut CallState,
     pattern: *const u8,
@@ -37,8 +37,12 @@ pub(super) unsafe extern "C" fn re_find(
     unsafe {
         with(call, |state| {
             let subject = bytes(subject, length);
-            let pattern = state.patterns.get(bytes(pattern, pattern_length));
-            match pattern.and_then(|pattern| pattern.find(subject, place(from))) {
+            let CallState {
+                patterns, watch, ..
+            } = state;
+            let is_over_time = || watch.is_overdue();
+            let pattern = patterns.get(bytes(pattern, pattern_length));
+            match pattern.and_then(|pattern| pattern.find(subject, place(from), &is_over_time)) {
                 Ok(Some((start, end))) => {
                     state.head.number = start as f64;
                     state.head.count = i32::try_from(end).unwrap_or(i32::MAX);
@@ -52,7 +56,8 @@ pub(super) unsafe extern "C" fn re_find(
 }
 
 /// The number of groups, the first of which is the whole match, as pairs of the group's name and what
-/// it matched; a group that took no part has a value of length -1. 0: no match; [`REFUSED`].
+/// it matched; a group that took no part has a value of length -1. 0: no match; [`REFUSED`];
+/// [`OVER_TIME`].
 pub(super) unsafe extern "C" fn re_captures(
     call: *mut CallState,
     pattern: *const u8,
@@ -69,6 +74,7 @@ pub(super) unsafe extern "C" fn re_captures(
                 patterns,
                 scratch,
                 pairs,
+                watch,
                 ..
             } = state;
             pairs.clear();
@@ -80,7 +86,7 @@ pub(super) unsafe extern "C" fn re_captures(
                 Ok(pattern) => pattern,
                 Err(error) => return refused(state, &error),
             };
-            match pattern.capture(subject, place(from)) {
+            match pattern.capture(subject, place(from), &|| watch.is_overdue()) {
                 Ok(true) => {}
                 Ok(false) => return 0,
                 Err(error) => return refused(state, &error),
@@ -138,7 +144,7 @@ pub(super) unsafe extern "C" fn re_replace(
                     bytes(replacement, replacement_length),
                     place(limit),
                     *memory_budget,
-                    || watch.is_overdue(),
+                    &|| watch.is_overdue(),
                     scratch,
                 )
             });
