@@ -56,11 +56,12 @@ end
 globals.string = copy(string, {
     "byte", "char", "len", "lower", "rep", "reverse", "sub", "upper",
 })
-globals.table = copy(table, { "concat", "insert", "maxn", "remove" })
+globals.table = copy(table, { "concat", "maxn", "remove" })
 for _, name in ipairs({ "find", "format", "gmatch", "gsub", "match" }) do
     globals.string[name] = strings[name]
 end
 globals.table.sort = strings.sort
+globals.table.insert = strings.insert
 
 -- Methods of strings come from the same list, and the table that says so is out of reach.
 local string_metatable = getmetatable("")

@@ -9,7 +9,7 @@ local call, host, text = core.call, core.host, core.text
 local type, error, tostring, tonumber, pcall = type, error, tostring, tonumber, pcall
 local rawget, rawset = rawget, rawset
 local sub, byte, match = string.sub, string.byte, string.match
-local concat, floor = table.concat, math.floor
+local concat, insert, floor = table.concat, table.insert, math.floor
 local getinfo, get_metatable = debug.getinfo, debug.getmetatable
 local select, format = select, string.format
 local lua_match, lua_replace = host.lua_match, host.lua_replace
@@ -373,6 +373,33 @@ function strings.sort(list, before)
         wrong_kind(2, "function", before)
     end
     sorted(pcall(sort_part, list, 1, #list, before or less))
+end
+
+-- Elements that LuaJIT's own function moves in C at most.
+local MOST_MOVED = 1000
+
+-- LuaJIT's own moves whatever is between the position and the end of the list, however far away the position is.
+function strings.insert(list, ...)
+    if select("#", ...) == 2 and type(list) == "table" then
+        local position, value = ...
+        local place = tonumber(position)
+        if place then
+            -- NaN, too.
+            if not (place >= 0 and place <= 2147483647) then
+                error("bad argument #2 to 'insert' (position out of bounds)", 2)
+            end
+            local length = #list
+            if length - place >= MOST_MOVED then
+                place = floor(place)
+                for index = length, place, -1 do
+                    rawset(list, index + 1, rawget(list, index))
+                end
+                rawset(list, place, value)
+                return
+            end
+        end
+    end
+    return insert(list, ...)
 end
 
 -- LuaJIT's own calls `__tostring` from C, one in another until the worker's own stack is at its end.

@@ -430,6 +430,46 @@ fn functions_that_run_long_outside_of_lua_are_ended_too() {
 }
 
 #[test]
+fn insertion_shifts_short_and_long_lists_and_refuses_positions_out_of_bounds() {
+    let text = r#"
+        local function check(length, position)
+            local list, expected = {}, {}
+            for i = 1, length do list[i] = i end
+            for i = 1, length + 1 do
+                expected[i] = i < position and i or i == position and "new" or i - 1
+            end
+            table.insert(list, position, "new")
+            assert(#list == length + 1)
+            for i = 1, length + 1 do assert(list[i] == expected[i], length .. " " .. position .. " " .. i) end
+        end
+        return { on_request_header = function()
+            for _, length in ipairs({ 0, 1, 5, 999, 1000, 1001, 3000 }) do
+                check(length, 1)
+                check(length, length + 1)
+                check(length, math.floor(length / 2) + 1)
+            end
+            local list = { 1 }
+            table.insert(list, 2)
+            table.insert(list, nil)
+            table.insert(list, "1", 0)
+            assert(#list == 3 and list[1] == 0 and list[3] == 2)
+            local _, problem = pcall(function() table.insert(list, -1, 0) end)
+            assert(problem:find("main.lua:%d+: bad argument #2 to 'insert' %(position out of bounds%)"), problem)
+            _, problem = pcall(function() table.insert(1, 2) end)
+            assert(problem:find("bad argument #1 to 'insert'"), problem)
+            _, problem = pcall(function() table.insert(list, "x", 2) end)
+            assert(problem:find("bad argument #2 to 'insert'"), problem)
+            envoy.logInfo("checked")
+        end }
+    "#;
+    let mut source = source(&[("main.lua", text)]);
+    source.time_budget = Duration::from_secs(20);
+    let mut stream = FakeStream::new();
+    probe_with(source, "{}").request(&mut stream).unwrap();
+    assert_eq!(stream.logged(), ["checked"]);
+}
+
+#[test]
 fn the_sandbox_has_no_function_that_outlasts_its_budget_by_much() {
     // Everything that may run long in C on the largest values that the default memory budget holds.
     let limit = Duration::from_millis(if cfg!(debug_assertions) { 3000 } else { 250 });
@@ -441,6 +481,8 @@ fn the_sandbox_has_no_function_that_outlasts_its_budget_by_much() {
         "local t = {} for i = 1, 3e5 do t[i] = 'abcdefgh' end local s = table.concat(t, ',')",
         "local t = {} for i = 1, 3e5 do t[i] = i end for i = 1, 20 do table.insert(t, 1, i) end",
         "local t = {} for i = 1, 3e5 do t[i] = i end for i = 1, 20 do table.remove(t, 1) end",
+        "pcall(table.insert, {}, -2147483648, 1) pcall(table.insert, { 1 }, -1e9, 1) pcall(table.remove, {}, -2^31)",
+        "pcall(table.insert, { 1 }, 0 / 0, 1) pcall(table.insert, {}, 1e300, 1) pcall(table.insert, {}, 'nan', 1)",
         "local t = {} for i = 1, 3e5 do t[i] = i end pcall(unpack, t) pcall(unpack, t, 1, 2e9) table.maxn(t)",
         "pcall(unpack, {}, -2147483648, 2147483647) pcall(select, 1e9, 1)",
         "pcall(string.byte, string.rep('x', 3e6), 1, -1)",

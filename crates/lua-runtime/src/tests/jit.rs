@@ -130,6 +130,7 @@ fn traces(body: &str) -> Report {
 
 /// What is run in loops, so that every function of the SDK is in one that is no exception.
 const CASES: &[&str] = &[
+        "local list = { i } table.insert(list, i) table.insert(list, 'x')",
         "local v = envoy.req.get_header('x-one')",
         "local v = envoy.req.get_header('x-none')",
         "envoy.req.set_header('x-one', 'value')",

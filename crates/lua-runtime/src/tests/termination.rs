@@ -50,6 +50,7 @@ const ENDLESS: &[&str] = &[
     "while true do pcall(envoy.req.get_header) end",
     "while true do coroutine.wrap(function() coroutine.yield() end)() end",
     "for _ in string.gmatch(('a'):rep(5000), 'a-a-a-a-b') do end",
+    "while true do pcall(table.insert, { 1 }, -2147483648, 1) end",
     "pcall(envoy.json_schema.compile, { pattern = ('a'):rep(1000) }) while true do end",
 ];
 

@@ -143,7 +143,7 @@ function sdk_functions()
     local found = {}
     list("envoy", envoy, found)
     for name, member in pairs(strings) do
-        found[(name == "sort" and "table." or "string.") .. name] = member
+        found[((name == "sort" or name == "insert") and "table." or "string.") .. name] = member
     end
     return found
 end
