@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use outrider_envoy_abi::EnvoyBackground;
@@ -170,6 +170,34 @@ fn policy(policy: &formats::FailurePolicy) -> FailurePolicy {
     })
 }
 
+/// Identity of the configurations that generations share: the loaded code, by its address, and the plugin's
+/// configuration and schema.
+type ConfiguredKey = (usize, String);
+
+/// The configurations of all generations. Each owner of a value keeps the code of its key alive, so no other
+/// code has its address.
+static CONFIGURED: LazyLock<Mutex<BTreeMap<ConfiguredKey, Weak<Mutex<Configured>>>>> =
+    LazyLock::new(Mutex::default);
+
+/// Returns the configurations that generations with this code and this entry share.
+///
+/// A generation that changes nothing for a plugin calls none of its code: the main thread does not run a
+/// guest again that may have become endless meanwhile, and such a plugin cannot have the change of another
+/// tenant refused.
+fn configured_of(code: &Arc<dyn Plugin>, entry: &PluginEntry) -> Arc<Mutex<Configured>> {
+    let decisive = format!("{:?} {:?}", entry.config, entry.schema);
+    let key = (Arc::as_ptr(code).addr(), decisive);
+    // The map is valid whatever panicked while it was locked.
+    let mut all = CONFIGURED.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(known) = all.get(&key).and_then(Weak::upgrade) {
+        return known;
+    }
+    all.retain(|_, known| known.strong_count() > 0);
+    let made = Arc::default();
+    all.insert(key, Arc::downgrade(&made));
+    made
+}
+
 /// Configurations in use, by what project and route say: most routes say the same.
 #[derive(Debug, Default)]
 struct Configured {
@@ -213,7 +241,7 @@ pub(crate) struct GenerationPlugin {
     base: Arc<str>,
     permissions: Arc<Permissions>,
     limits: Arc<PluginLimits>,
-    configured: Mutex<Configured>,
+    configured: Arc<Mutex<Configured>>,
 }
 
 impl GenerationPlugin {
@@ -253,9 +281,9 @@ impl GenerationPlugin {
                 }
             },
             base: base.to_string().into(),
+            configured: configured_of(&code, &entry),
             permissions: Arc::new(permissions(&entry.allow, clusters)),
             limits: limits::of(&entry.name),
-            configured: Mutex::default(),
             code,
             key,
             entry,
@@ -272,7 +300,7 @@ impl GenerationPlugin {
         &self.metrics
     }
 
-    /// How many different configurations of it scopes use.
+    /// Returns how many different configurations of it scopes use, over all generations that share them.
     pub(crate) fn configurations(&self) -> usize {
         // Only the main thread comes here, which also makes them.
         self.configured

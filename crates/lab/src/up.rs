@@ -115,7 +115,12 @@ impl Up {
         let mut line = Vec::new();
         while found.len() < most && reader.read_until(b'\n', &mut line)? > 0 {
             let text = String::from_utf8_lossy(&line);
-            if words.iter().any(|word| text.contains(word)) {
+            // Plugins may log any word; Envoy's own critical lines name no plugin.
+            let is_plugins = text.contains("plugin ");
+            if words
+                .iter()
+                .any(|word| text.contains(word) && !(is_plugins && *word == "critical"))
+            {
                 found.push(text.trim_end().chars().take(300).collect());
             }
             line.clear();

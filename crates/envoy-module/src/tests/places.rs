@@ -114,3 +114,39 @@ fn a_configuration_takes_the_place_of_its_filter_and_scope() {
         ]
     );
 }
+
+#[test]
+fn unchanged_plugin_is_not_configured_again_by_a_new_generation() {
+    let place = Place {
+        workers: 1,
+        log_folder: None,
+        compiled_folder: None,
+    };
+    let noting = Noting::default();
+    let code: Arc<dyn Plugin> = Arc::new(noting.clone());
+    let load = |id: u64, config: Value| {
+        let plugins = [
+            plugin("p", ACCEPTS_ALL, json!({ "config": config })),
+            plugin(&format!("other-{id}"), ACCEPTS_ALL, json!({})),
+        ];
+        let parsed: formats::FilterConfig = read(&document(&plugins)).unwrap();
+        let key = CodeKey::new(&parsed.plugins[0], &place);
+        let other = CodeKey::new(&parsed.plugins[1], &place);
+        let mut known = Code::from([
+            (key, Arc::clone(&code)),
+            (other, Arc::new(Noting::default()) as Arc<dyn Plugin>),
+        ]);
+        Core::load(id, "shop", Weak::new(), parsed, 1, &mut known).unwrap()
+    };
+    let _first = load(1, json!({"k": 1}));
+    let _second = load(2, json!({"k": 1}));
+    let _third = load(3, json!({"k": 2}));
+    assert_eq!(
+        *noting.0.lock().unwrap(),
+        [
+            "new: shop gateway 1",
+            "also: shop gateway 2",
+            "new: shop gateway 3",
+        ]
+    );
+}

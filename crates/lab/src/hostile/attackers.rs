@@ -192,13 +192,13 @@ return {
             clients: 32,
             ..lua(
                 "sleeper",
-                "32 streams that sleep for 0 ms, with timers that do so",
+                "32 streams that sleep for 0 ms, each with 30 timers that do so",
                 "
 local function storm() while true do envoy.sleep(0) end end
 return {
     version = 'v2',
     on_request_header = function()
-        for _ = 1, 32 do envoy.timer.after(0, storm) envoy.timer.every(1, function() end) end
+        for _ = 1, 15 do envoy.timer.after(0, storm) envoy.timer.every(1, function() end) end
         storm()
     end,
 }",
