@@ -4,6 +4,7 @@
 //! A test that lacks something fails and says what to run; it never passes without having run.
 
 mod direct;
+mod faulty;
 mod gateway;
 mod guest;
 mod observed;
@@ -14,6 +15,7 @@ pub mod sides;
 pub mod under_load;
 
 pub use direct::{Direct, FilterPlugin, direct_config, inline_lua, module_file};
+pub use faulty::{FaultyUpstream, UpstreamFault};
 pub use gateway::{Gateway, GatewayOptions, Verdict};
 pub use guest::{Guest, REFUSAL};
 pub use observed::{call_lines, request_lines, response_lines};
