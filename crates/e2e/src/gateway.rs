@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -69,6 +70,38 @@ impl Gateway {
         files: &[(&str, &str)],
         options: GatewayOptions,
     ) -> anyhow::Result<Self> {
+        Self::start_on(&envoy()?, yaml, files, options)
+    }
+
+    /// As [`Gateway::start_with`], with an Envoy whose drained listeners last two seconds, not a minute.
+    ///
+    /// # Errors
+    /// As [`Gateway::start`].
+    pub fn start_with_short_drain(
+        yaml: &str,
+        files: &[(&str, &str)],
+        options: GatewayOptions,
+    ) -> anyhow::Result<Self> {
+        let folder = TempDir::new()?;
+        let wrapper = folder.path().join("envoy");
+        // The command's own value follows the name of the option.
+        let script = format!(
+            "#!/bin/sh\nlast=\nfor argument do\n  shift\n  [ \"$last\" = --drain-time-s ] && argument=2\n  \
+             last=$argument\n  set -- \"$@\" \"$argument\"\ndone\nexec '{}' \"$@\"\n",
+            envoy()?.display()
+        );
+        fs::write(&wrapper, script)?;
+        fs::set_permissions(&wrapper, fs::Permissions::from_mode(0o755))?;
+        // Envoy has replaced the script when this returns.
+        Self::start_on(&wrapper, yaml, files, options)
+    }
+
+    fn start_on(
+        envoy: &Path,
+        yaml: &str,
+        files: &[(&str, &str)],
+        options: GatewayOptions,
+    ) -> anyhow::Result<Self> {
         let folder = TempDir::new()?;
         let address = free_address()?;
         let admin = free_address()?;
@@ -81,7 +114,7 @@ impl Gateway {
         command
             .arg("up")
             .arg(&file)
-            .env("OUTRIDER_ENVOY", envoy()?)
+            .env("OUTRIDER_ENVOY", envoy)
             .env("OUTRIDER_MODULE", module()?)
             .env("XDG_CACHE_HOME", cache_folder()?)
             .env("NO_COLOR", "1")

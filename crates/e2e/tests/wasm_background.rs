@@ -270,3 +270,56 @@ on tick #1
     gateway.stop().unwrap();
     echo.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn grpc_without_a_stream_fails_when_the_listener_that_carries_it_is_removed() {
+    let echo = Echo::start("echo").await.unwrap();
+    let asking = |word: &str| {
+        format!(
+            "on configure
+  call set_tick_period_milliseconds 50
+on tick #1
+  call grpc_stream \"echo\" \"the.Service\" \"{word}\" \"\"
+  call grpc_call \"nobody\" \"the.Service\" \"{word}\" \"\" \"message\" 5000
+on tick
+  call grpc_send 6 \"x\" 0
+"
+        )
+    };
+    let one = yaml(&[("asker", &asking("First"))], &echo);
+    let second = outrider_e2e::free_address().unwrap();
+    let two = one.replace(
+        "address: '{listen}'}",
+        &format!("address: '{{listen}}'}}, {{name: two, address: '{second}'}}"),
+    );
+    assert_ne!(one, two);
+    let options = GatewayOptions { verbose: true };
+    let gateway = Gateway::start_with_short_drain(&two, &[], options).unwrap();
+    wait_for(&gateway, 0, "asker", "\"First\" \"\" = 0", 2, 1);
+    let active = "cluster.echo.upstream_rq_active";
+    let wait_for_active = |wanted: u64| {
+        let deadline = Instant::now() + PATIENCE;
+        while gateway.stat(active).unwrap() != wanted {
+            assert!(Instant::now() < deadline, "{}", gateway.output.text());
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    };
+    wait_for_active(2);
+    let envoy = gateway.envoy_process().unwrap();
+    let mark = lines(&gateway);
+    gateway.update(&one).unwrap();
+    // When it has drained, what its configuration carried fails, and the roots hear of it.
+    wait_for(&gateway, mark, "asker", "root grpc_close(6, 14)", 2, 1);
+    wait_for_active(0);
+    // Ticks go on to send on it; then a new configuration comes.
+    let mark = lines(&gateway);
+    wait_for(&gateway, mark, "asker", "root tick()", 2, 3);
+    gateway
+        .update(&yaml(&[("asker", &asking("Second"))], &echo))
+        .unwrap();
+    wait_for(&gateway, mark, "asker", "\"Second\" \"\" = 0", 2, 1);
+    wait_for_active(2);
+    assert_eq!(gateway.envoy_process().unwrap(), envoy);
+    gateway.stop().unwrap();
+    echo.stop().await;
+}
