@@ -410,7 +410,7 @@ async fn a_callout_without_an_answer_gives_nil_and_the_reason() {
 fn assert_idle(gateway: &Gateway) {
     for name in [
         "http.main.downstream_rq_active",
-        "cluster.ask.upstream_rq_active",
+        "cluster.ask/callouts.upstream_rq_active",
         "cluster.echo.upstream_rq_active",
     ] {
         gateway.wait_stat(name, |value| value == 0).unwrap();

@@ -137,7 +137,7 @@ plugins:
   replies: {source: replies.lua}
   length: {source: length.lua, failure_policy: open}
   half: {source: half.lua, failure_policy: open}
-  smuggler: {source: smuggler.lua}
+  smuggler: {source: smuggler.lua, allow: {upstreams: [raw]}}
   leaves: {source: leaves.lua}
   guard: {source: guard.lua}
 projects:

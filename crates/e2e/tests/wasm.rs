@@ -410,8 +410,8 @@ async fn a_trap_costs_one_stream_and_names_the_place() {
             let passed = Arc::clone(&passed);
             move |turn, response| match (traps(turn), response.status) {
                 (true, 500) | (false, 200) => Ok(()),
-                // Four in a row by chance, and none in between that went well: the VM is not replaced at once, and
-                // for a moment the policy lets all streams pass.
+                // A trap soon after another: the next VM is made off the workers, and until it is there the
+                // policy lets all streams pass.
                 (true, 200) => {
                     passed.fetch_add(1, Ordering::Relaxed);
                     Ok(())
@@ -469,7 +469,7 @@ async fn a_trap_costs_one_stream_and_names_the_place() {
     assert!(lost < 16 * traps, "{lost} streams of others");
     let passed = passed.load(Ordering::Relaxed);
     assert!(
-        passed <= lost && passed <= traps / 50,
+        passed <= lost && passed <= traps / 10,
         "{passed} of {traps} did not trap"
     );
     let response = gateway.send(Request::get("/status/200")).await.unwrap();

@@ -224,7 +224,11 @@ on tick
 "#;
     let gateway = start(&[("caller", calls)], &echo);
     let deadline = Instant::now() + PATIENCE;
-    while gateway.stat("cluster.echo.upstream_rq_active").unwrap() < 8 {
+    while gateway
+        .stat("cluster.echo/callouts.upstream_rq_active")
+        .unwrap()
+        < 8
+    {
         assert!(Instant::now() < deadline, "{}", gateway.output.text());
         std::thread::sleep(Duration::from_millis(10));
     }
@@ -247,7 +251,7 @@ on tick #1
         )
     };
     let gateway = start(&[("asker", &asking("First"))], &echo);
-    let active = "cluster.echo.upstream_rq_active";
+    let active = "cluster.echo/callouts.upstream_rq_active";
     let wait_for_two = || {
         let deadline = Instant::now() + PATIENCE;
         while gateway.stat(active).unwrap() != 2 {
@@ -266,7 +270,12 @@ on tick #1
     wait_for(&gateway, mark, "asker", "root delete()", 2, 1);
     wait_for(&gateway, mark, "asker", "\"Second\" \"\" = 0", 2, 1);
     wait_for_two();
-    assert_eq!(gateway.stat("cluster.echo.upstream_rq_total").unwrap(), 4);
+    assert_eq!(
+        gateway
+            .stat("cluster.echo/callouts.upstream_rq_total")
+            .unwrap(),
+        4
+    );
     gateway.stop().unwrap();
     echo.stop().await;
 }
@@ -296,7 +305,7 @@ on tick
     let options = GatewayOptions { verbose: true };
     let gateway = Gateway::start_with_short_drain(&two, &[], options).unwrap();
     wait_for(&gateway, 0, "asker", "\"First\" \"\" = 0", 2, 1);
-    let active = "cluster.echo.upstream_rq_active";
+    let active = "cluster.echo/callouts.upstream_rq_active";
     let wait_for_active = |wanted: u64| {
         let deadline = Instant::now() + PATIENCE;
         while gateway.stat(active).unwrap() != wanted {
