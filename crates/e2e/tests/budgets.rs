@@ -21,7 +21,7 @@ gateway:
   access_log: {path: access.log, format: '%REQ(:PATH)% %RESPONSE_CODE% %RESPONSE_CODE_DETAILS%'}
   plugin_logs: logs
 plugins:
-  moody: {source: moody.lua, failure_policy: {status: 429}, circuit: off}
+  moody: {source: moody.lua, budgets: {share: 100}, failure_policy: {status: 429}, circuit: off}
   failing: {source: failing.lua, failure_policy: {status: 503, causes: {circuit: open}},
     circuit: {failures: 5, pause_ms: 100, longest_pause_ms: 200}}
   journal: {source: journal.lua}
@@ -113,9 +113,9 @@ async fn what_does_not_end_is_ended_and_counted_by_cause() {
     for mood in ["recursion", "gigabyte"] {
         let bad = Request::get("/moody").header("x-mood", mood);
         assert_eq!(status(&gateway, bad).await, 429, "{mood}");
+        // The VM is replaced off the workers: until then streams get the failure policy.
+        served_again(&gateway).await;
     }
-    // The VM is replaced off the workers: until then streams get the failure policy.
-    served_again(&gateway).await;
     // What `load` is given without end fills the memory, where the time is not over first.
     let prefix = "dynamicmodulescustom.outrider.plugin.moody";
     let time_alone = times - 3;

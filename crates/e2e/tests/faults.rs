@@ -24,10 +24,10 @@ gateway:
   workers: 1
   access_log: {path: access.log, format: '%REQ(:PATH)% %RESPONSE_CODE% %RESPONSE_CODE_DETAILS%'}
 plugins:
-  closed: {source: moody.lua, budgets: {time_ms: 100}}
-  own: {source: moody.lua, failure_policy: {status: 418}}
-  open: {source: moody.lua, failure_policy: open}
-  mixed: {source: moody.lua, budgets: {time_ms: 50, memory_mib: 8}, failure_policy: {default: open, status: 429, causes: {error: closed}}}
+  closed: {source: moody.lua, budgets: {time_ms: 100, share: 100}}
+  own: {source: moody.lua, budgets: {share: 100}, failure_policy: {status: 418}}
+  open: {source: moody.lua, budgets: {share: 100}, failure_policy: open}
+  mixed: {source: moody.lua, budgets: {time_ms: 50, memory_mib: 8, share: 100}, failure_policy: {default: open, status: 429, causes: {error: closed}}}
   witness: {source: witness.lua, priority: -1}
   asking: {source: asking.lua, allow: all}
 projects:

@@ -120,7 +120,7 @@ gateway:
   admin: '{{admin}}'
   workers: 1
 plugins:
-  caller: {{source: caller.lua, circuit: off}}
+  caller: {{source: caller.lua, circuit: off, allow: all}}
 projects:
   - name: shop
     hosts: ['*']

@@ -53,9 +53,11 @@ struct Readiness {
 }
 
 /// A stream waits so long for its VM, before it gets the failure policy.
-const VM_PATIENCE: u64 = 150;
-/// It asks again after this time.
-const ASK_AGAIN: Duration = Duration::from_millis(2);
+const VM_PATIENCE: u64 = 750;
+/// A waiting stream asks again after a quarter of the time that has passed, within these bounds: many streams
+/// that wait must not keep the worker busy.
+const SHORTEST_STEP: Duration = Duration::from_millis(2);
+const LONGEST_STEP: Duration = Duration::from_millis(100);
 
 static BEGAN: LazyLock<Instant> = LazyLock::new(Instant::now);
 
@@ -82,7 +84,8 @@ impl Readiness {
             return None;
         }
         let waited = now_ms().saturating_sub(self.since.load(Ordering::Relaxed));
-        (waited < VM_PATIENCE).then_some(ASK_AGAIN)
+        let step = Duration::from_millis(waited / 4).clamp(SHORTEST_STEP, LONGEST_STEP);
+        (waited < VM_PATIENCE).then_some(step)
     }
 }
 

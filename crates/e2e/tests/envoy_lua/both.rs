@@ -325,10 +325,27 @@ impl Both {
                 }
                 let is_notice =
                     level == "Warning" && text.ends_with("Envoy does not show it to modules");
+                // Outrider escapes control characters; Envoy's filter writes them as they are.
+                let text = match side {
+                    Side::Envoy => escaped(text),
+                    Side::Outrider => text.to_owned(),
+                };
                 (!is_notice).then(|| format!("{level} {text}"))
             })
             .collect()
     }
+}
+
+/// A line of Envoy's filter as Outrider's log writes it.
+fn escaped(line: &str) -> String {
+    line.chars()
+        .map(|character| match character {
+            '\n' => "\\n".to_owned(),
+            '\t' => character.to_string(),
+            control if control.is_control() => format!("\\x{:02x}", u32::from(control)),
+            other => other.to_string(),
+        })
+        .collect()
 }
 
 /// Calls that are not waited for come in any order.

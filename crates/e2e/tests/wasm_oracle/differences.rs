@@ -70,6 +70,15 @@ pub(crate) const DIFFERENCES: &[(&[&str], &str)] = &[
         "A header cannot be given an empty value: Envoy takes that from a module for the wish to remove it.",
     ),
     (
+        &["headers-set-pairs", "headers-set-pairs-bad"],
+        "Where a guest replaces all headers of a message, its pseudo headers and the headers of the connection stay, \
+         and keep their places.",
+    ),
+    (
+        &["http-call-default-timeout"],
+        "A callout has one authority: a `host` header beside another `:authority` is refused with 2; Envoy joins both.",
+    ),
+    (
         &["maps-request-body", "maps-response-body", "trailers-added"],
         "Trailers that are not there cannot be added with the last part of a body: 2.",
     ),

@@ -16,7 +16,7 @@ use crate::host::Host;
 use crate::phase::Direction;
 
 /// The longest time that the calls of one plugin on one stream wait for their share of CPU, in all.
-pub const SHARE_PATIENCE: Duration = Duration::from_millis(200);
+pub const SHARE_PATIENCE: Duration = Duration::from_secs(1);
 
 /// The shortest delay: a timer of less would fire in the same turn of the proxy's event loop.
 const SHORTEST_WAIT: Duration = Duration::from_millis(1);

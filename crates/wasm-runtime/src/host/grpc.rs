@@ -100,7 +100,12 @@ fn begin(state: &mut State, request: &Request<'_>) -> Result<u32, Status> {
         return Err(Status::ParseFailure);
     }
     let started = match start(request.upstream, request.upstream)? {
-        Err(CalloutFailure::ClusterNotFound | CalloutFailure::NotAllowed) => {
+        // A service in protobuf is no upstream's name, and may not be sent as an authority.
+        Err(
+            CalloutFailure::ClusterNotFound
+            | CalloutFailure::NotAllowed
+            | CalloutFailure::BadHeader(_),
+        ) => {
             let (cluster, authority) = request.service_of().ok_or(Status::ParseFailure)?;
             start(cluster, authority)?
         }

@@ -88,7 +88,7 @@ impl WorkerVm {
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
         let waited = (*since)?.elapsed();
-        (waited < PATIENCE).then_some(STEP)
+        (waited < PATIENCE).then(|| (waited / 4).clamp(SHORTEST_STEP, LONGEST_STEP))
     }
 
     /// What it holds. None: it is in use for good, which means that a call is made within a call.
@@ -216,9 +216,12 @@ impl Held {
     }
 }
 
-/// Streams wait for a VM that is being made for so long, and ask again after each step.
-const PATIENCE: Duration = Duration::from_millis(150);
-const STEP: Duration = Duration::from_millis(5);
+/// The longest that streams wait for a VM that is being made.
+const PATIENCE: Duration = Duration::from_millis(750);
+/// A waiting stream asks again after a quarter of the time that has passed, within these bounds: many streams
+/// that wait must not keep the worker busy.
+const SHORTEST_STEP: Duration = Duration::from_millis(5);
+const LONGEST_STEP: Duration = Duration::from_millis(100);
 /// Streams wait again for a VM that was asked for so long after the one before.
 const FORGET: Duration = Duration::from_secs(1);
 
