@@ -5,8 +5,9 @@
 //! come faster than they are served would keep a worker from I/O for good. So wake-ups are delivered in turns:
 //!
 //! - A turn ends when its wake-ups have run for [`TURN`]. Those behind it wait.
-//! - The next turn is committed at the earliest [`GAP`] after its end, by the thread of the timers. In between
-//!   nothing of ours is posted to the worker, so its event loop comes to its sockets.
+//! - The next turn is committed at the earliest [`GAP`] after its end, and later after a long one, by the thread of
+//!   the timers. In between nothing of ours is posted to the worker, so its event loop comes to its sockets, and
+//!   a request, which needs it several times, does not wait for a long wake-up each time.
 //! - Filters take turns: one that has more events than fit goes to the end of the queue. So do streams and calls
 //!   beside streams.
 //! - One event at a time is on its way to a worker.
@@ -31,8 +32,10 @@ use crate::raw::{FilterPtr, SchedulerPtr};
 /// plugin's budget allows.
 const TURN: Duration = Duration::from_millis(1);
 
-/// How long a worker is left to its event loop after a turn.
+/// How long a worker is left to its event loop after a turn; after a turn that took longer than [`TURN`], for as long
+/// as that took beyond it, up to [`LONGEST_GAP`].
 const GAP: Duration = Duration::from_micros(500);
+const LONGEST_GAP: Duration = Duration::from_millis(50);
 
 /// The cost of a wake-up beside what its plugin does.
 const LEAST: Duration = Duration::from_micros(10);
@@ -242,7 +245,8 @@ impl WakeQueue {
 impl Queue {
     /// When the next turn may start; `None`: now, or the current one goes on.
     fn next_turn(&mut self, now: Instant) -> Option<Instant> {
-        let next = self.ended + GAP;
+        let gap = GAP.max(self.used.saturating_sub(TURN)).min(LONGEST_GAP);
+        let next = self.ended + gap;
         if now >= next {
             self.used = Duration::ZERO;
         }

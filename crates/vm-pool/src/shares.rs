@@ -11,6 +11,12 @@
 //! A plugin waits while its own bucket is over, or while the worker's bucket is over and the plugin has
 //! used more than its fair part. So a plugin that is charged nothing never waits for the others.
 //!
+//! Fair parts alone let many plugins with long calls run one after the other, each with its part, and keep the
+//! worker from its event loop for as long as all of them take. So a plugin that was charged for a long call
+//! lately also waits for the worker's pace bucket, which drains at [`PACE`] per cent: after each long call the
+//! worker is free of long calls for longer than that one took. All fair parts together stay below that
+//! rate, so the bucket does not fill up, and no plugin waits in it for long.
+//!
 //! Charged are: a call that is seen running for longer than [`SAMPLE`](crate::watchdog::SAMPLE), by samples
 //! of the watchdog; and in full, by two readings of the thread's clock, what a plugin does by wake-ups of its
 //! own ([`WakeCharge`]). Short calls that requests cause are never charged.
@@ -28,6 +34,12 @@ const ALL_PLUGINS: u32 = 30;
 const WINDOW: Duration = Duration::from_millis(100);
 /// The same of the limit for all plugins together.
 const WINDOW_OF_ALL: Duration = Duration::from_millis(50);
+/// Long calls on a worker take at most this part of it at any time, in per cent.
+const PACE: u32 = 40;
+/// A charge of at least this is one of a long call.
+const LONG: Duration = Duration::from_millis(1);
+/// A plugin counts as one with long calls for this time after a long one.
+const REMEMBERED: Duration = Duration::from_secs(10);
 /// The least wait that is asked of a stream.
 const LEAST_WAIT: Duration = Duration::from_millis(1);
 
@@ -66,7 +78,17 @@ struct Cell {
     /// Not 0 as long as one of the two holds something.
     own: Bucket,
     fair: Bucket,
-    all: Arc<Bucket>,
+    worker: Arc<WorkerBuckets>,
+    /// Until when the plugin counts as one with long calls; 0: it does not.
+    long_until: AtomicU64,
+}
+
+/// All plugins on one worker.
+#[derive(Debug, Default)]
+struct WorkerBuckets {
+    all: Bucket,
+    /// Long calls only.
+    pace: Bucket,
 }
 
 /// The CPU shares of one plugin, on all workers.
@@ -83,7 +105,7 @@ pub struct ShareAccount {
 static ACCOUNTS: LazyLock<Mutex<BTreeMap<String, Weak<ShareAccount>>>> =
     LazyLock::new(Mutex::default);
 /// The buckets of all plugins together, by worker.
-static ALL: LazyLock<RwLock<Vec<Arc<Bucket>>>> = LazyLock::new(RwLock::default);
+static ALL: LazyLock<RwLock<Vec<Arc<WorkerBuckets>>>> = LazyLock::new(RwLock::default);
 /// How many accounts there are.
 static LIVING: AtomicUsize = AtomicUsize::new(0);
 /// The limit of all plugins together, in per cent.
@@ -138,10 +160,11 @@ impl ShareAccount {
         let cells = all
             .iter()
             .take(workers)
-            .map(|all| Cell {
+            .map(|worker| Cell {
                 own: Bucket::default(),
                 fair: Bucket::default(),
-                all: Arc::clone(all),
+                worker: Arc::clone(worker),
+                long_until: AtomicU64::new(0),
             })
             .collect();
         Arc::new(Self {
@@ -172,14 +195,20 @@ impl ShareAccount {
         cell.own
             .charge(cost, self.per_cent.load(Ordering::Relaxed), now);
         cell.fair.charge(cost, fair, now);
-        cell.all.charge(cost, limit_of_all, now);
+        cell.worker.all.charge(cost, limit_of_all, now);
+        if cost >= LONG {
+            // Never slower than the limit: then that one would not be reached.
+            cell.worker.pace.charge(cost, PACE.max(limit_of_all), now);
+            let until = now.saturating_add(REMEMBERED.as_nanos() as u64);
+            cell.long_until.store(until, Ordering::Relaxed);
+        }
     }
 
     /// Returns how long the plugin has to wait until it may run on a worker, or `None` if it may now.
     #[inline]
     pub fn wait(&self, worker: usize) -> Option<Duration> {
         let cell = self.cells.get(worker)?;
-        if cell.own.0.load(Ordering::Relaxed) == 0 {
+        if cell.own.0.load(Ordering::Relaxed) == 0 && cell.long_until.load(Ordering::Relaxed) == 0 {
             return None;
         }
         let wait = Self::wait_at(cell, now())?;
@@ -192,10 +221,20 @@ impl ShareAccount {
         let own = cell.own.wait(WINDOW, now);
         // More than the fair part counts only while all together are over.
         let of_all = cell
+            .worker
             .all
             .wait(WINDOW_OF_ALL, now)
             .min(cell.fair.wait(WINDOW_OF_ALL, now));
-        let wait = own.max(of_all);
+        let long_until = cell.long_until.load(Ordering::Relaxed);
+        let pace = if long_until > now {
+            cell.worker.pace.wait(Duration::ZERO, now)
+        } else {
+            if long_until != 0 {
+                cell.long_until.store(0, Ordering::Relaxed);
+            }
+            Duration::ZERO
+        };
+        let wait = own.max(of_all).max(pace);
         if wait.is_zero() {
             if cell.own.is_empty(now) && cell.fair.is_empty(now) {
                 // A charge that comes in between is lost; the next one is not.
@@ -261,7 +300,7 @@ mod tests {
 
     /// Accounts of one worker that share a bucket of their own, apart from other tests.
     fn fresh(per_cents: &[u32]) -> Vec<ShareAccount> {
-        let all = Arc::new(Bucket::default());
+        let worker = Arc::new(WorkerBuckets::default());
         per_cents
             .iter()
             .map(|per_cent| ShareAccount {
@@ -270,7 +309,8 @@ mod tests {
                 cells: vec![Cell {
                     own: Bucket::default(),
                     fair: Bucket::default(),
-                    all: Arc::clone(&all),
+                    worker: Arc::clone(&worker),
+                    long_until: AtomicU64::new(0),
                 }],
                 waits: AtomicU64::new(0),
             })
@@ -308,12 +348,13 @@ mod tests {
     fn plugin_over_its_share_waits_until_it_has_drained() {
         let account = &fresh(&[20])[0];
         assert_eq!(wait(account, MS), None);
-        // A share of 20 % over 100 ms are 20 ms.
+        // A share of 20 % over 100 ms are 20 ms. The limit of all is none, so its pace is that of the calls.
         account.charge_at(0, ms(20), 100, 100, MS);
-        assert_eq!(wait(account, MS), None);
-        account.charge_at(0, ms(4), 100, 100, MS);
         assert_eq!(wait(account, MS), Some(ms(20)));
         assert_eq!(wait(account, 21 * MS), None);
+        account.charge_at(0, ms(8), 100, 100, 21 * MS);
+        assert_eq!(wait(account, 21 * MS), Some(ms(20)));
+        assert_eq!(wait(account, 41 * MS), None);
     }
 
     #[test]
@@ -357,6 +398,28 @@ mod tests {
                 hostile.charge_at(0, ms(3), 30, 10, now);
             }
         }
+    }
+
+    #[test]
+    fn worker_is_free_of_long_calls_after_each_of_them() {
+        let accounts = fresh(&[20; 20]);
+        // Each has had a long call, and has all its parts again.
+        for account in &accounts {
+            account.charge_at(0, ms(20), 30, 1, MS);
+        }
+        let now = 3001 * MS;
+        assert!(accounts.iter().all(|account| wait(account, now).is_none()));
+        accounts[0].charge_at(0, ms(20), 30, 1, now);
+        for account in &accounts[1..] {
+            assert_eq!(wait(account, now), Some(ms(50)));
+            assert_eq!(wait(account, now + 50 * MS), None);
+        }
+        // A plugin without long calls does not wait for them, nor one that had its last some time ago.
+        let other = &fresh(&[20])[0];
+        assert_eq!(wait(other, now), None);
+        let later = 14_000 * MS;
+        accounts[0].charge_at(0, ms(20), 30, 1, later);
+        assert_eq!(wait(&accounts[1], later), None);
     }
 
     #[test]
