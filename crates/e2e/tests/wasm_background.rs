@@ -313,7 +313,8 @@ on tick
             std::thread::sleep(Duration::from_millis(10));
         }
     };
-    wait_for_active(2);
+    // Each listener has a root of its own in each VM.
+    wait_for_active(4);
     let envoy = gateway.envoy_process().unwrap();
     let mark = lines(&gateway);
     gateway.update(&one).unwrap();

@@ -219,6 +219,7 @@ const GENERAL: &[&str] = &[
     "error",
     "error-then-response",
     "error-closed",
+    "early-answer",
     "yield",
     "globals",
     "libraries",
