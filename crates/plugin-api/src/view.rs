@@ -383,7 +383,7 @@ impl<H: Host> View<'_, H> {
             }
             Rule::Status => {
                 let old = self.header(map, name, 0);
-                if old.is_some_and(|old| framing::status(old).is_none()) {
+                if old.is_some_and(|old| old.starts_with(b"1")) {
                     let fault = "cannot change: the response switches protocols";
                     return Err(HeaderError::Pseudo(":status", fault));
                 }

@@ -308,6 +308,9 @@ impl Core {
         held.seen.memory.store(vm.memory(), Ordering::Relaxed);
         *held.seen.trouble() = None;
         held.current = Some(vm);
+        if let Some(own) = self.workers.get(held.worker) {
+            own.wait_anew();
+        }
         held.configured = 0;
         // The configurations that it lacks come with its streams, or beside them.
         self.shared.ring_in(Duration::ZERO);

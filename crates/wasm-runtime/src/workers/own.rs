@@ -80,6 +80,14 @@ impl WorkerVm {
         }
     }
 
+    /// Another VM has come: streams that miss something in it wait anew.
+    pub(super) fn wait_anew(&self) {
+        *self
+            .waits_since
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+    }
+
     /// Returns how long a stream waits until it asks again for the VM that is being made, or `None` if it has taken too
     /// long.
     pub(super) fn patience(&self) -> Option<Duration> {
