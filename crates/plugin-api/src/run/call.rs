@@ -197,6 +197,7 @@ impl ChainRun {
         {
             return Err(self.delay_call(direction, index, task, call, wait, host));
         }
+        let delayed = action.delayed();
         let outcome = match &link.plugin {
             None => Err(Fault {
                 cause: Cause::Unavailable,
@@ -234,6 +235,13 @@ impl ChainRun {
                 outcome
             }
         };
+        // The plugin found out that its VM is being made, and was not called: the call is made when it is there.
+        if matches!(&outcome, Err(fault) if fault.cause == Cause::Unavailable)
+            && let Some(call) = delayed
+            && let Some(wait) = share_of(link, host.worker())
+        {
+            return Err(self.delay_call(direction, index, task, call, wait, host));
+        }
         if let Some(journal) = journal
             && !matches!(outcome, Ok(Decision::Continue))
         {
