@@ -236,7 +236,15 @@ async fn outrider_does_the_same_but_for_what_is_listed() {
     }
     let mut kept = differences::kept();
     kept.retain(|case, _| wanted(case));
-    let changed = changes(&kept, &now);
+    let mut changed = changes(&kept, &now);
+    // The end of an upstream's response comes with its last part or after it, by chance.
+    changed.retain(|_, lines| {
+        lines.iter().any(|line| {
+            !line.starts_with("  ")
+                && !line.contains("Info stream response_body(")
+                && !line.contains("Info stream response_headers(")
+        })
+    });
     assert!(
         changed.is_empty(),
         "what differs is not what is kept in differences.txt (-) but (+); where that is right: UPDATE_DOCS=1 cargo test -p \
