@@ -106,7 +106,7 @@ fn our_filter(case: &Case, module: &Path) -> Value {
                     "allow": "all",
                     "source": { "module": module }, "digest": digest, "config": case.script.text,
                     // What a debug build on a busy machine needs; what the budget does is shown elsewhere.
-                    "budgets": { "time_ms": 2000, "memory_mib": 64 },
+                    "budgets": { "time_ms": 2000, "memory_mib": 64, "share": 100 },
                     "wasm": {
                         "vm_id": format!("vm-{}", case.plugin()), "root_id": "the-root",
                         "vm_configuration": case.script.text, "environment": environment,
@@ -404,6 +404,14 @@ impl Both {
                 .then(|| format!("{level} {text}"))
         };
         let (before, since) = lines.split_at(mark.min(lines.len()));
+        if !case.script.has(Setting::Failing) {
+            for line in since.iter().filter(|line| line.contains(&own)) {
+                if line.contains(": failed in ") {
+                    // Shown with a difference that it explains.
+                    eprintln!("{line}");
+                }
+            }
+        }
         let since: Vec<String> = since.iter().filter_map(text).collect();
         let vm = since
             .iter()
