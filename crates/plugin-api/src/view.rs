@@ -73,6 +73,8 @@ const STATE_ENTRY: usize = 64;
 pub(crate) struct Changes {
     /// The `content-length` of the request's headers, or of the response's, does not follow from the body.
     pub(crate) lengths: [bool; 2],
+    /// A part of the body has another size than it came with, in each direction, and no `content-length` said so.
+    pub(crate) resized: [bool; 2],
     /// The response has another status than it came with.
     pub(crate) status: bool,
     /// The link that had the route chosen anew, until the new one is checked.
@@ -765,6 +767,12 @@ impl<H: Host> Stream for View<'_, H> {
         self.body = Some(BodyView { window, ..body });
         if announced && body.length == Length::Follows {
             self.write_length(direction, new);
+        }
+        if !announced
+            && new != old
+            && let Some(resized) = self.changes.resized.get_mut(side(direction))
+        {
+            *resized = true;
         }
         Ok(())
     }

@@ -147,16 +147,19 @@ impl Flow {
     /// A plugin gave the chunk on its way another length.
     pub(super) fn resized(&mut self, window: Window) {
         if let Some(chunk) = &mut self.chunk {
+            let position = chunk.next;
             let old = std::mem::replace(&mut chunk.window, window);
-            self.moved(old.end, window.end);
+            self.moved(position, old.end, window.end);
         }
     }
 
-    /// Bytes that ended at `old` end at `new`, and what follows has moved with that.
-    pub(super) fn moved(&mut self, old: usize, new: usize) {
+    /// Bytes that the link at `position` has, or that have just passed all links before it, ended at `old` and end
+    /// at `new`. What follows has moved with that: the bytes of links before that one. The bytes of links behind it
+    /// come first, and stay where they are, even if they begin at `old` because there are none yet.
+    pub(super) fn moved(&mut self, position: usize, old: usize, new: usize) {
         self.fresh = (self.fresh + new).saturating_sub(old);
         for kept in &mut self.kept {
-            if kept.start >= old {
+            if kept.position < position && kept.start >= old {
                 kept.start = kept.start + new - old;
             }
         }

@@ -100,11 +100,16 @@ impl ChainRun {
         self.reply(Direction::Request, index, reply);
     }
 
-    /// A plugin changed the response's status: one without a body has none, and no length.
+    /// A plugin changed the response's status: one without a body has none, and no length. Where it follows such a
+    /// status and can have a body again, no chunk has left the chain yet, because chunks follow the headers.
     fn settle_status<H: Host>(&mut self, host: &mut H) {
         let map = HeaderMap::ResponseHeaders;
         let status = host.header(map, b":status", 0).and_then(framing::status);
         let Some(status) = status.filter(|status| framing::has_no_body(*status)) else {
+            if std::mem::take(&mut self.response.discards) && !self.changes.lengths[1] {
+                // The length that 205 had.
+                host.remove_header(map, b"content-length");
+            }
             return;
         };
         self.changes.lengths[1] = false;
@@ -134,7 +139,8 @@ impl ChainRun {
     #[cold]
     fn discard<H: Host>(&mut self, direction: Direction, window: Window, host: &mut H) {
         if replace_in_host(host, direction, window, b"").is_ok() {
-            self.flow_mut(direction).moved(window.end, window.start);
+            let links = self.states.len();
+            (self.flow_mut(direction)).moved(links, window.end, window.start);
         }
     }
 }

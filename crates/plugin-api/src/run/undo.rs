@@ -63,6 +63,17 @@ impl ChainRun {
                 self.changes.status = before.status;
             }
         }
+        let restored = direction.headers();
+        let has_length = |old: &OldHeader| old.map == restored && old.name == *b"content-length";
+        if journal.headers.iter().any(has_length)
+            && let (Some(true), Some(length)) = (
+                self.changes.resized.get(side(direction)),
+                self.changes.lengths.get_mut(side(direction)),
+            )
+        {
+            // While the length was gone, another link changed the body: the length has to be proven again.
+            *length = true;
+        }
         if journal.routed && self.request.cursor < self.states.len() && !self.response.headers_seen
         {
             host.clear_route_cache();
@@ -109,10 +120,11 @@ impl ChainRun {
             start: window.start,
             end: window.end + old.bytes.len() - part.len(),
         };
+        let position = self.link_at(old.direction, link);
         let flow = self.flow_mut(old.direction);
         match flow.chunk {
             Some(chunk) if chunk.window == window => flow.resized(restored),
-            _ => flow.moved(window.end, restored.end),
+            _ => flow.moved(position, window.end, restored.end),
         }
     }
 

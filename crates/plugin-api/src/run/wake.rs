@@ -46,11 +46,12 @@ impl ChainRun {
     }
 
     /// An event changed the length of a body that its plugin waits with.
-    fn resized_beside(&mut self, old: BodyView, new: BodyView) {
+    fn resized_beside(&mut self, link: usize, old: BodyView, new: BodyView) {
+        let position = self.link_at(old.direction, link);
         let flow = self.flow_mut(old.direction);
         match flow.chunk {
             Some(chunk) if chunk.window == old.window => flow.resized(new.window),
-            _ => flow.moved(old.window.end, new.window.end),
+            _ => flow.moved(position, old.window.end, new.window.end),
         }
     }
 
@@ -105,7 +106,7 @@ impl ChainRun {
             self.keep_journal(link, changed, journal);
         }
         if let (Some(old), Some(new)) = (body, seen) {
-            self.resized_beside(old, new);
+            self.resized_beside(starter.link, old, new);
         }
         let outcome = outcome.and_then(|reaction| match &reaction.reply {
             Some(reply) if !has_final_status(reply) => Err(no_final_status(reply)),

@@ -169,6 +169,31 @@ fn response_whose_status_has_no_body_loses_it() {
 }
 
 #[test]
+fn response_that_can_have_a_body_again_has_it_and_no_length_of_another_status() {
+    fn sets(status: &'static str) -> Link {
+        at(Phase::ResponseHeaders, streaming(), move |stream| {
+            stream
+                .set_header(HeaderMap::ResponseHeaders, b":status", status.as_bytes())
+                .unwrap();
+            Ok(Decision::Continue)
+        })
+    }
+    for without in ["204", "205", "304"] {
+        // Responses pass the last plugin first.
+        let mut wire = Wire::new(vec![sets("200"), sets(without)]);
+        wire.headers(Direction::Request, GET, true);
+        let headers = [(":status", "201"), ("content-length", "4")];
+        wire.headers(Direction::Response, &headers, false);
+        wire.body(Direction::Response, b"page", true);
+        let sent = wire.sent(Direction::Response);
+        assert_eq!(sent.header(":status"), Some("200"));
+        assert_eq!(sent.header("content-length"), None);
+        assert_eq!(sent.body, b"page");
+        assert!(sent.ended);
+    }
+}
+
+#[test]
 fn body_for_a_response_to_head_is_not_made() {
     let plugin = at(Phase::ResponseHeaders, streaming(), |stream| {
         stream.set_body(Direction::Response, b"page").unwrap();
@@ -452,7 +477,7 @@ fn is_framed(wire: &Wire, direction: Direction) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 3000, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 20_000, ..ProptestConfig::default() })]
 
     /// Whatever plugins do, what leaves has the length that its headers say, and what has no body has none.
     #[test]
