@@ -13,9 +13,11 @@
 //!
 //! Fair parts alone let many plugins with long calls run one after the other, each with its part, and keep the
 //! worker from its event loop for as long as all of them take. So a plugin that was charged for a long call
-//! lately also waits for the worker's pace bucket, which drains at [`PACE`] per cent: after each long call the
-//! worker is free of long calls for longer than that one took. All fair parts together stay below that
-//! rate, so the bucket does not fill up, and no plugin waits in it for long.
+//! lately also waits until the worker's pace bucket, which drains at the limit of all plugins, is empty: after each
+//! long call the worker is free of long calls for more than twice as long as that one took. All fair parts together
+//! are no more than that rate, so no plugin waits in it for long. A new plugin counts as one with long
+//! calls at first, and each long call after a time without one is remembered twice as long as the last, so plugins
+//! that agree on a moment in which all of them run at once cannot do so again soon.
 //!
 //! Charged are: a call that is seen running for longer than [`SAMPLE`](crate::watchdog::SAMPLE), by samples
 //! of the watchdog; and in full, by two readings of the thread's clock, what a plugin does by wake-ups of its
@@ -34,12 +36,13 @@ const ALL_PLUGINS: u32 = 30;
 const WINDOW: Duration = Duration::from_millis(100);
 /// The same of the limit for all plugins together.
 const WINDOW_OF_ALL: Duration = Duration::from_millis(50);
-/// Long calls on a worker take at most this part of it at any time, in per cent.
-const PACE: u32 = 40;
 /// A charge of at least this is one of a long call.
 const LONG: Duration = Duration::from_millis(1);
-/// A plugin counts as one with long calls for this time after a long one.
+/// A plugin counts as one with long calls for this time from its beginning, and for twice as long after its first
+/// long call; each long call after that time doubles it.
 const REMEMBERED: Duration = Duration::from_secs(10);
+/// Most doublings: some 45 minutes.
+const MOST_DOUBLINGS: u32 = 8;
 /// The least wait that is asked of a stream.
 const LEAST_WAIT: Duration = Duration::from_millis(1);
 
@@ -81,6 +84,32 @@ struct Cell {
     worker: Arc<WorkerBuckets>,
     /// Until when the plugin counts as one with long calls; 0: it does not.
     long_until: AtomicU64,
+    /// How often a long call came when the plugin did not count as one with long calls, and once at first.
+    doublings: AtomicU32,
+}
+
+impl Cell {
+    fn new(worker: &Arc<WorkerBuckets>, now: u64) -> Self {
+        Self {
+            own: Bucket::default(),
+            fair: Bucket::default(),
+            worker: Arc::clone(worker),
+            long_until: AtomicU64::new(now.saturating_add(REMEMBERED.as_nanos() as u64)),
+            doublings: AtomicU32::new(0),
+        }
+    }
+
+    /// Notes a long call.
+    fn remember(&self, now: u64) {
+        let until = self.long_until.load(Ordering::Relaxed);
+        let mut doublings = self.doublings.load(Ordering::Relaxed);
+        if doublings == 0 || until <= now {
+            doublings = (doublings + 1).min(MOST_DOUBLINGS);
+            self.doublings.store(doublings, Ordering::Relaxed);
+        }
+        let remembered = (REMEMBERED.as_nanos() as u64) << doublings;
+        (self.long_until).store(now.saturating_add(remembered), Ordering::Relaxed);
+    }
 }
 
 /// All plugins on one worker.
@@ -160,12 +189,7 @@ impl ShareAccount {
         let cells = all
             .iter()
             .take(workers)
-            .map(|worker| Cell {
-                own: Bucket::default(),
-                fair: Bucket::default(),
-                worker: Arc::clone(worker),
-                long_until: AtomicU64::new(0),
-            })
+            .map(|worker| Cell::new(worker, now()))
             .collect();
         Arc::new(Self {
             name: name.to_owned(),
@@ -197,10 +221,8 @@ impl ShareAccount {
         cell.fair.charge(cost, fair, now);
         cell.worker.all.charge(cost, limit_of_all, now);
         if cost >= LONG {
-            // Never slower than the limit: then that one would not be reached.
-            cell.worker.pace.charge(cost, PACE.max(limit_of_all), now);
-            let until = now.saturating_add(REMEMBERED.as_nanos() as u64);
-            cell.long_until.store(until, Ordering::Relaxed);
+            cell.worker.pace.charge(cost, limit_of_all, now);
+            cell.remember(now);
         }
     }
 
@@ -298,7 +320,7 @@ mod tests {
         Duration::from_millis(ms)
     }
 
-    /// Accounts of one worker that share a bucket of their own, apart from other tests.
+    /// Accounts of one worker that share a bucket of their own, apart from other tests. They are not new.
     fn fresh(per_cents: &[u32]) -> Vec<ShareAccount> {
         let worker = Arc::new(WorkerBuckets::default());
         per_cents
@@ -307,10 +329,8 @@ mod tests {
                 name: String::new(),
                 per_cent: AtomicU32::new(*per_cent),
                 cells: vec![Cell {
-                    own: Bucket::default(),
-                    fair: Bucket::default(),
-                    worker: Arc::clone(&worker),
                     long_until: AtomicU64::new(0),
+                    ..Cell::new(&worker, 0)
                 }],
                 waits: AtomicU64::new(0),
             })
@@ -411,27 +431,57 @@ mod tests {
         assert!(accounts.iter().all(|account| wait(account, now).is_none()));
         accounts[0].charge_at(0, ms(20), 30, 1, now);
         for account in &accounts[1..] {
-            assert_eq!(wait(account, now), Some(ms(50)));
-            assert_eq!(wait(account, now + 50 * MS), None);
+            assert!(wait(account, now).unwrap() > ms(66));
+            assert!(wait(account, now + 66 * MS).is_some());
+            assert_eq!(wait(account, now + 67 * MS), None);
         }
         // A plugin without long calls does not wait for them, nor one that had its last some time ago.
         let other = &fresh(&[20])[0];
         assert_eq!(wait(other, now), None);
-        let later = 14_000 * MS;
+        let later = 24_000 * MS;
         accounts[0].charge_at(0, ms(20), 30, 1, later);
         assert_eq!(wait(&accounts[1], later), None);
     }
 
     #[test]
+    fn plugins_that_run_long_at_once_are_paced_for_twice_as_long_each_time() {
+        const SECOND: u64 = 1000 * MS;
+        let worker = Arc::new(WorkerBuckets::default());
+        let cell = Cell::new(&worker, 0);
+        let is_paced = |at: u64| {
+            worker.pace.0.store(at + SECOND, Ordering::Relaxed);
+            ShareAccount::wait_at(&cell, at).is_some()
+        };
+        // A new one is paced, so that many new ones do not run one after the other.
+        assert!(is_paced(9 * SECOND));
+        cell.remember(9 * SECOND);
+        assert!(is_paced(28 * SECOND));
+        assert!(!is_paced(30 * SECOND));
+        // Calls that follow each other are one time.
+        for call in 0..100 {
+            cell.remember(40 * SECOND + call * MS);
+        }
+        assert!(is_paced(79 * SECOND));
+        assert!(!is_paced(81 * SECOND));
+        for _ in 0..20 {
+            cell.long_until.store(0, Ordering::Relaxed);
+            cell.remember(100 * SECOND);
+        }
+        assert!(is_paced(2600 * SECOND));
+        assert!(!is_paced(2700 * SECOND));
+    }
+
+    #[test]
     fn account_is_kept_by_name_across_versions() {
-        let first = ShareAccount::of("shares-test", 20, 2).unwrap();
-        first.charge(1, ms(50));
-        assert!(first.wait(1).is_some());
-        assert!(first.wait(0).is_none());
-        assert!(first.wait(2).is_none());
+        // Workers that no other test uses: their buckets belong to the process.
+        let first = ShareAccount::of("shares-test", 20, 5).unwrap();
+        first.charge(4, ms(50));
+        assert!(first.wait(4).is_some());
+        assert!(first.wait(3).is_none());
+        assert!(first.wait(5).is_none());
         assert_eq!(first.waits(), 1);
-        let second = ShareAccount::of("shares-test", 30, 2).unwrap();
+        let second = ShareAccount::of("shares-test", 30, 5).unwrap();
         assert!(Arc::ptr_eq(&first, &second));
-        assert!(ShareAccount::of("shares-test", 100, 2).is_none());
+        assert!(ShareAccount::of("shares-test", 100, 5).is_none());
     }
 }

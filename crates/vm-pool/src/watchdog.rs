@@ -102,6 +102,8 @@ struct Seen {
     attempts: u32,
     /// CPU time of its thread at the last look, if the call ran then.
     sample: Option<(u64, u64)>,
+    /// The call that was charged last, and the CPU time of its thread up to which it was charged.
+    charged: Option<(u64, u64)>,
 }
 
 /// What one look at a slot saw.
@@ -274,7 +276,8 @@ impl CallSlot {
         }
     }
 
-    /// Charges the call that ran at the last look, if it still runs. One sample stands for a whole tick.
+    /// Charges the call that ran at the last look, if it still runs. The first sample of a call stands for a whole
+    /// tick; from then on the call is charged for all CPU time since, however late the watchdog comes.
     ///
     /// Short calls are never charged: what is sampled is the time left of a call, and a call of less than
     /// [`SAMPLE`] has less. A call that is longer cannot hide among short ones, since each sample stands
@@ -287,22 +290,29 @@ impl CallSlot {
             return;
         }
         let worker = self.worker.load(Ordering::Relaxed);
-        let sample = self.seen().sample.take();
+        let mut seen = self.seen();
         let now = self.clocks.cpu_time(self.clock.load(Ordering::Relaxed));
-        let Some(((call, then), now)) = sample.zip(now) else {
+        let Some(((call, then), now)) = seen.sample.take().zip(now) else {
             return;
         };
-        let used = now.saturating_sub(then);
         let is_same =
             self.last.load(Ordering::SeqCst) == call && self.call.load(Ordering::SeqCst) != IDLE;
         let charged = self.charged_in_full.load(Ordering::Relaxed);
         if worker == NO_WORKER || !is_same || charged {
             return;
         }
-        let tick = TICK.as_nanos() as u64;
-        let weight = tick / (SAMPLE.as_nanos() as u64);
-        // A watchdog that a busy machine woke late has seen more than its sample.
-        let cost = (used * weight).min(tick).max(used);
+        let cost = match seen.charged {
+            Some((charged, until)) if charged == call => now.saturating_sub(until),
+            _ => {
+                let used = now.saturating_sub(then);
+                let tick = TICK.as_nanos() as u64;
+                let weight = tick / (SAMPLE.as_nanos() as u64);
+                // A watchdog that a busy machine woke late has seen more than its sample.
+                (used * weight).min(tick).max(used)
+            }
+        };
+        seen.charged = Some((call, now));
+        drop(seen);
         account.charge(worker, Duration::from_nanos(cost));
     }
 }

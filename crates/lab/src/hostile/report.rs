@@ -88,6 +88,15 @@ pub(super) struct LaneReport {
     pub(super) longest: f64,
 }
 
+/// One request under attack whose latency lies further above the baseline than the 99th percentile may.
+#[derive(Debug, Clone, Serialize)]
+struct SlowRequest {
+    lane: String,
+    /// When it was meant to be sent, since the run began.
+    second: f64,
+    milliseconds: f64,
+}
+
 /// See the module.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct Report {
@@ -98,6 +107,7 @@ pub(super) struct Report {
     pub(super) problems: Vec<String>,
     pub(super) attackers: Vec<AttackerReport>,
     lanes: Vec<LaneReport>,
+    slow: Vec<SlowRequest>,
     /// Ends of phases, in seconds since the run began.
     phases: Vec<(Phase, f64)>,
     budgets: u64,
@@ -117,6 +127,7 @@ impl Report {
             problems: Vec::new(),
             attackers: Vec::new(),
             lanes: Vec::new(),
+            slow: Vec::new(),
             phases: Vec::new(),
             budgets: attackers
                 .iter()
@@ -155,6 +166,9 @@ impl Report {
             let mut latencies: Vec<Duration> =
                 samples.iter().map(|sample| sample.latency).collect();
             latencies.sort_unstable();
+            if phase == Phase::Attack {
+                self.add_slow(began, &seen, &samples);
+            }
             self.lanes.push(LaneReport {
                 lane: seen.name.to_owned(),
                 phase,
@@ -172,6 +186,24 @@ impl Report {
         }
         for detail in seen.details {
             self.details.push(format!("{}: {detail}", seen.name));
+        }
+    }
+
+    /// Keeps the requests of a lane under attack that are slower than [`TAIL_MS`] above its baseline.
+    fn add_slow(&mut self, began: Instant, seen: &Seen, samples: &[&Sample]) {
+        let baseline = (self.lanes.iter())
+            .find(|lane| lane.lane == seen.name && lane.phase == Phase::Baseline)
+            .map_or(0.0, |lane| lane.p99);
+        for sample in samples {
+            let milliseconds = sample.latency.as_secs_f64() * 1e3;
+            if milliseconds > baseline + TAIL_MS {
+                let since = sample.intended.saturating_duration_since(began);
+                self.slow.push(SlowRequest {
+                    lane: seen.name.to_owned(),
+                    second: since.as_secs_f64(),
+                    milliseconds,
+                });
+            }
         }
     }
 
