@@ -407,8 +407,13 @@ impl Both {
         if !case.script.has(Setting::Failing) {
             for line in since.iter().filter(|line| line.contains(&own)) {
                 if line.contains(": failed in ") {
-                    // Shown with a difference that it explains.
-                    eprintln!("{line}");
+                    #[expect(
+                        clippy::print_stderr,
+                        reason = "shown with a difference that it explains"
+                    )]
+                    {
+                        eprintln!("{line}");
+                    }
                 }
             }
         }
