@@ -308,6 +308,7 @@ fn serve_all() -> anyhow::Result<()> {
     let mut output = std::io::stdout().lock();
     let mut trials = Trials::default();
     let mut known: BTreeMap<String, (Code, Option<WasmModule>)> = BTreeMap::new();
+    let mut is_confined = false;
     loop {
         let mut line = Vec::new();
         input
@@ -339,6 +340,11 @@ fn serve_all() -> anyhow::Result<()> {
             folder: &code.folder,
             module: module.clone(),
         };
+        if !is_confined {
+            // All requests name the same folder. Code of a plugin has not run yet.
+            limits::confine(code.compiled_folder.as_deref())?;
+            is_confined = true;
+        }
         trials.compiled_folder.clone_from(&code.compiled_folder);
         let problem = trials.run(&code.entry, &place, config.as_ref()).err();
         let response = Response {
