@@ -24,6 +24,7 @@ use regex_automata::nfa::thompson::{self, NFA};
 use serde_json::{Map, Number, Value, json};
 
 use crate::json::{self, JsonError};
+use crate::pattern_cost;
 
 /// How many are kept.
 const KEPT: usize = 128;
@@ -33,6 +34,12 @@ const LONGEST: usize = 64 * 1024;
 const LONGEST_DOCUMENT: usize = 4 * 1024 * 1024;
 /// How large a compiled pattern, and what its searches remember, may be, in bytes.
 const LARGEST_PATTERN: usize = 128 * 1024;
+/// States of all patterns of a schema that is compiled on a worker: some milliseconds' work.
+const MOST_STATES: usize = 8192;
+/// What a pattern costs beside its states.
+const PATTERN_COST: usize = 16;
+/// Subschemas of a schema that is compiled on a worker: some milliseconds' work, too.
+const MOST_SUBSCHEMAS: usize = 1000;
 /// Errors that may be collected, by an estimate: tried subschemas times the largest subschema.
 const MOST_ERRORS: usize = 20_000;
 /// Steps that a pattern may take for one text: its states times the text's bytes.
@@ -100,7 +107,13 @@ impl JsonSchemas {
     ///
     /// # Errors
     /// It is none, or is refused; the reason is text for whoever wrote it.
-    pub(crate) fn compile(&mut self, text: &[u8], is_over: IsOverTime) -> Result<i32, String> {
+    /// On a worker only small schemas are compiled ([`MOST_STATES`], [`MOST_SUBSCHEMAS`]).
+    pub(crate) fn compile(
+        &mut self,
+        text: &[u8],
+        is_on_worker: bool,
+        is_over: IsOverTime,
+    ) -> Result<i32, String> {
         if text.len() > LONGEST {
             return Err(format!(
                 "the schema has {} bytes; {LONGEST} are allowed",
@@ -109,8 +122,12 @@ impl JsonSchemas {
         }
         let mut schema: Value = serde_json::from_slice(text)
             .map_err(|error| format!("the schema is not JSON: {error}"))?;
-        let mut size = SchemaSize::default();
+        let mut size = SchemaSize {
+            is_on_worker,
+            ..SchemaSize::default()
+        };
         add_steps(&mut schema, &mut size);
+        size.check()?;
         let tries = Arc::new(AtomicUsize::new(usize::MAX));
         let (step_tries, step_is_over) = (Arc::clone(&tries), Arc::clone(&is_over));
         let patterns = jsonschema::options()
@@ -142,7 +159,9 @@ impl JsonSchemas {
                 }))
             })
             .with_format("regex", move |text: &str| {
-                text.len() <= LONGEST_PATTERN && patterns.is_valid(&json!(text))
+                text.len() <= LONGEST_PATTERN
+                    && pattern_cost::check(text, true).is_ok()
+                    && patterns.is_valid(&json!(text))
             })
             .build(&schema)
             .map_err(|error| format!("this is no JSON Schema: {}", message(&error)))?;
@@ -415,20 +434,51 @@ const DATA: &[&str] = &["const", "enum", "default", "examples", "required", "typ
 /// Bounds of a schema.
 #[derive(Debug, Default)]
 struct SchemaSize {
+    is_on_worker: bool,
     /// Members of the largest subschema, with those of its values, which is how many errors it may have at most.
     largest: usize,
     /// States of the largest pattern.
     states: usize,
+    /// States of all patterns, and [`PATTERN_COST`] for each.
+    all_states: usize,
+    subschemas: usize,
+    /// A pattern that takes too long to compile, and why.
+    costly: Option<String>,
 }
 
 impl SchemaSize {
+    /// # Errors
+    /// The schema takes too long to compile.
+    fn check(&mut self) -> Result<(), String> {
+        if let Some(problem) = self.costly.take() {
+            return Err(problem);
+        }
+        if self.is_on_worker && (self.all_states > MOST_STATES || self.subschemas > MOST_SUBSCHEMAS)
+        {
+            return Err(
+                "the schema takes long to compile, so this is not done in a handler: call compile while the plugin \
+                 loads or in on_configure"
+                    .to_owned(),
+            );
+        }
+        Ok(())
+    }
+
     fn note_pattern(&mut self, pattern: &str) {
+        if let Err(problem) = pattern_cost::check(pattern, true) {
+            self.costly = Some(format!("the pattern {pattern} {problem}"));
+        }
+        // Enough is known.
+        if self.costly.is_some() || (self.is_on_worker && self.all_states > MOST_STATES) {
+            return;
+        }
         let states = NFA::compiler()
             .configure(thompson::Config::new().nfa_size_limit(Some(LARGEST_PATTERN)))
             .build(pattern)
             // The library reads it differently, or refuses it.
             .map_or(LARGEST_PATTERN / 64, |nfa| nfa.states().len());
         self.states = self.states.max(states);
+        self.all_states += PATTERN_COST + states;
     }
 
     fn note_keyword(&mut self, name: &str, value: &Value) {
@@ -446,8 +496,13 @@ impl SchemaSize {
 
 /// Puts [`STEP`] into every object that may be used as a schema. In objects that are none it has no meaning.
 fn add_steps(schema: &mut Value, size: &mut SchemaSize) {
+    if size.is_on_worker && size.subschemas > MOST_SUBSCHEMAS {
+        // It is refused.
+        return;
+    }
     match schema {
         Value::Object(keywords) => {
+            size.subschemas += 1;
             let mut largest = 0;
             for (name, value) in keywords.iter_mut() {
                 size.note_keyword(name, value);
@@ -495,7 +550,7 @@ mod tests {
 
     fn compiled(schema: &Value) -> Result<(JsonSchemas, i32), String> {
         let mut schemas = JsonSchemas::default();
-        let number = schemas.compile(schema.to_string().as_bytes(), never())?;
+        let number = schemas.compile(schema.to_string().as_bytes(), false, never())?;
         Ok((schemas, number))
     }
 
@@ -617,12 +672,14 @@ mod tests {
             ),
             ("7", "this is no JSON Schema: "),
         ] {
-            let refused = schemas.compile(text.as_bytes(), never()).unwrap_err();
+            let refused = schemas
+                .compile(text.as_bytes(), false, never())
+                .unwrap_err();
             assert!(refused.starts_with(message), "{text}: {refused}");
         }
         let long = format!("[{}]", " ".repeat(LONGEST));
         assert_eq!(
-            schemas.compile(long.as_bytes(), never()),
+            schemas.compile(long.as_bytes(), false, never()),
             Err("the schema has 65538 bytes; 65536 are allowed".to_owned())
         );
     }
@@ -630,11 +687,11 @@ mod tests {
     #[test]
     fn the_oldest_makes_room() {
         let mut schemas = JsonSchemas::default();
-        let first = schemas.compile(b"true", never()).unwrap();
-        let second = schemas.compile(b"true", never()).unwrap();
+        let first = schemas.compile(b"true", false, never()).unwrap();
+        let second = schemas.compile(b"true", false, never()).unwrap();
         for _ in 0..KEPT {
             assert_eq!(schemas.validate(first, b"1", MEMORY), Validity::Valid);
-            schemas.compile(b"true", never()).unwrap();
+            schemas.compile(b"true", false, never()).unwrap();
         }
         assert_eq!(schemas.validate(first, b"1", MEMORY), Validity::Valid);
         assert_eq!(schemas.validate(second, b"1", MEMORY), Validity::Gone);
@@ -667,7 +724,7 @@ mod tests {
             let is_over = Arc::new(move || began.elapsed() > Duration::from_millis(50));
             let mut schemas = JsonSchemas::default();
             let number = schemas
-                .compile(schema.to_string().as_bytes(), is_over)
+                .compile(schema.to_string().as_bytes(), false, is_over)
                 .unwrap();
             assert_eq!(schemas.validate(number, b"1", MEMORY), Validity::OverTime);
             assert!(began.elapsed() < Duration::from_secs(5));
@@ -680,7 +737,7 @@ mod tests {
         let began = Instant::now();
         let mut schemas = JsonSchemas::default();
         let is_over = Arc::new(move || began.elapsed() > Duration::from_millis(50));
-        let number = schemas.compile(old.as_bytes(), is_over).unwrap();
+        let number = schemas.compile(old.as_bytes(), false, is_over).unwrap();
         assert_eq!(schemas.validate(number, b"1", MEMORY), Validity::OverTime);
     }
 
@@ -693,7 +750,7 @@ mod tests {
         let is_over = Arc::new(move || began.elapsed() > Duration::from_millis(50));
         let mut schemas = JsonSchemas::default();
         let number = schemas
-            .compile(schema.to_string().as_bytes(), is_over)
+            .compile(schema.to_string().as_bytes(), false, is_over)
             .unwrap();
         assert_eq!(
             schemas.validate(number, document.as_bytes(), MEMORY),
@@ -709,7 +766,7 @@ mod tests {
         let is_over = Arc::new(move || counted.fetch_add(1, Ordering::Relaxed) > 100);
         let mut schemas = JsonSchemas::default();
         let schema = br#"{"items": {"properties": {"a": {"not": {"type": "null"}}}}}"#;
-        let number = schemas.compile(schema, is_over).unwrap();
+        let number = schemas.compile(schema, false, is_over).unwrap();
         assert_eq!(
             schemas.validate(number, br#"[{"a": 1}]"#, MEMORY),
             Validity::Valid
@@ -761,7 +818,7 @@ mod tests {
         });
         let mut schemas = JsonSchemas::default();
         let number = schemas
-            .compile(schema.to_string().as_bytes(), is_over)
+            .compile(schema.to_string().as_bytes(), false, is_over)
             .unwrap();
         schemas.validate(number, document.as_bytes(), MEMORY);
         count.load(Ordering::Relaxed)
@@ -906,5 +963,27 @@ mod tests {
             messages[0].contains("memory budget of 1048576 bytes"),
             "{messages:?}"
         );
+    }
+
+    #[test]
+    fn schema_that_takes_long_to_compile_is_not_compiled_on_a_worker() {
+        let patterns: Vec<_> = (0..1000)
+            .map(|number| json!({"pattern": format!("a{number}")}))
+            .collect();
+        for schema in [
+            json!({"allOf": vec![json!({}); 3000]}),
+            json!({"anyOf": patterns}),
+            json!({"items": vec![json!({"pattern": "\\w\\w\\w"}); 20]}),
+        ] {
+            let mut schemas = JsonSchemas::default();
+            let refused = schemas.compile(schema.to_string().as_bytes(), true, never());
+            assert!(refused.unwrap_err().contains("takes long to compile"));
+        }
+        let mut schemas = JsonSchemas::default();
+        let large = json!({"allOf": vec![json!({}); 3000]}).to_string();
+        assert!(schemas.compile(large.as_bytes(), false, never()).is_ok());
+        let costly = json!({"pattern": "(?i)[\u{1}-\u{10ffff}]"}).to_string();
+        let refused = schemas.compile(costly.as_bytes(), false, never());
+        assert!(refused.unwrap_err().contains("too large classes"));
     }
 }

@@ -15,6 +15,7 @@ mod json_schemas;
 mod lua_pattern;
 mod moment;
 mod outcomes;
+mod pattern_cost;
 mod patterns;
 mod plugin;
 mod query;

@@ -3,6 +3,9 @@
 //!
 //! They work on bytes: `.` and classes mean single bytes and ASCII, and `(?u)` changes that.
 //!
+//! To compile one takes about a millisecond at most: its length, its size and its classes of characters are bounded
+//! ([`pattern_cost`]).
+//!
 //! The trap: a search runs in the host, where no hook of the time budget reaches, and those of the `regex` crate
 //! cannot be stopped. So they are used where the length of the text times the size of the pattern is small
 //! ([`UNCHECKED_STEPS`]); larger searches check the time ([`BoundedRegex`]), and so does a replacement between two
@@ -16,6 +19,7 @@ use regex_automata::nfa::thompson::{self, NFA};
 use regex_automata::util::{interpolate, syntax};
 
 use crate::bounded_regex::{BoundedRegex, OverTime};
+use crate::pattern_cost;
 
 /// How many are kept.
 const KEPT: usize = 32;
@@ -27,7 +31,7 @@ const LARGEST: usize = 128 * 1024;
 /// of that.
 const UNCHECKED_STEPS: usize = 1 << 17;
 /// States of a pattern times the ends of its groups, which is what a search remembers at worst.
-const MOST_SLOTS: usize = 1 << 18;
+const MOST_SLOTS: usize = 1 << 16;
 /// The longest replacement, in bytes.
 const LONGEST_REPLACEMENT: usize = 64 * 1024;
 
@@ -110,6 +114,9 @@ impl Pattern {
         }
         let source = std::str::from_utf8(source)
             .map_err(|_| refused("the pattern is not UTF-8; write bytes as \\xFF".to_owned()))?;
+        if let Err(problem) = pattern_cost::check(source, false) {
+            return Err(refused(format!("the pattern {source} {problem}")));
+        }
         let regex = RegexBuilder::new(source)
             .unicode(false)
             .size_limit(LARGEST)

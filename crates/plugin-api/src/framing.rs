@@ -219,10 +219,28 @@ fn is_token(value: &[u8]) -> bool {
     !value.is_empty() && value.iter().all(|byte| is_token_byte(*byte))
 }
 
-/// Whether a message may carry a header: its name is a token of HTTP (RFC 9110, section 5.6.2) or that
+/// Longest name of a header, in bytes. Longer ones are in no message, and are not searched for.
+pub(crate) const LONGEST_NAME: usize = 64 * 1024;
+
+/// Checks whether a message may carry a header: its name is a token of HTTP (RFC 9110, section 5.6.2) or that
 /// of a pseudo header, and its value holds no NUL and no line break, which would begin another header.
+///
+/// # Errors
+/// [`HeaderError::Unsendable`]; [`HeaderError::TooLarge`], for headers that are larger than all that plugins may add,
+/// whose bytes are not looked at.
 #[inline]
-pub fn is_sendable(name: &[u8], value: &[u8]) -> bool {
+pub fn check_sendable(name: &[u8], value: &[u8]) -> Result<(), HeaderError> {
+    if name.len() + value.len() > crate::MOST_HEADER_BYTES {
+        Err(HeaderError::TooLarge)
+    } else if is_sendable(name, value) {
+        Ok(())
+    } else {
+        Err(HeaderError::Unsendable)
+    }
+}
+
+#[inline]
+fn is_sendable(name: &[u8], value: &[u8]) -> bool {
     is_token(name.strip_prefix(b":").unwrap_or(name)) && !holds_break(value)
 }
 
@@ -302,9 +320,7 @@ pub fn request_headers<'a>(
     let (mut method, mut path, mut authority, mut scheme) = (false, false, false, false);
     for &(name, value) in headers {
         let rule = Rule::of(name);
-        if !is_sendable(name, value) {
-            return Err(CalloutFailure::BadHeader(HeaderError::Unsendable));
-        }
+        check_sendable(name, value).map_err(CalloutFailure::BadHeader)?;
         let seen = match rule {
             Rule::Plain => None,
             Rule::Connection("te") if value.eq_ignore_ascii_case(b"trailers") => None,

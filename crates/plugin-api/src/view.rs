@@ -9,7 +9,7 @@ use crate::callout::{
     CalloutFailure, CalloutId, CalloutRequest, HttpStreamId, HttpStreamRequest, WakeId,
 };
 use crate::chain::Link;
-use crate::framing::{self, HeaderError, Rule};
+use crate::framing::{self, HeaderError, LONGEST_NAME, Rule};
 use crate::host::{BodyBuffer, Host};
 use crate::journal::{Journal, OldHeader, OldPart};
 use crate::local::LocalResponse;
@@ -606,6 +606,9 @@ impl<H: Host> Stream for View<'_, H> {
     }
 
     fn header(&self, map: HeaderMap, name: &[u8], index: usize) -> Option<&[u8]> {
+        if name.len() > LONGEST_NAME {
+            return None;
+        }
         if self.is_local(map) {
             self.local_header(map, name, index)
         } else {
@@ -614,6 +617,9 @@ impl<H: Host> Stream for View<'_, H> {
     }
 
     fn header_count(&self, map: HeaderMap, name: &[u8]) -> usize {
+        if name.len() > LONGEST_NAME {
+            return 0;
+        }
         if self.is_local(map) {
             self.local_headers(map).map_or(0, |local| local.count(name))
         } else {
@@ -647,9 +653,7 @@ impl<H: Host> Stream for View<'_, H> {
         if value.is_empty() {
             return self.remove_header(map, name);
         }
-        if !framing::is_sendable(name, value) {
-            return Err(HeaderError::Unsendable);
-        }
+        framing::check_sendable(name, value)?;
         match Rule::in_map(map, name) {
             Rule::Plain => self.put_header(map, name, value),
             rule => self.set_by_rule(rule, map, name, value),
@@ -657,9 +661,7 @@ impl<H: Host> Stream for View<'_, H> {
     }
 
     fn add_header(&mut self, map: HeaderMap, name: &[u8], value: &[u8]) -> Result<(), HeaderError> {
-        if !framing::is_sendable(name, value) {
-            return Err(HeaderError::Unsendable);
-        }
+        framing::check_sendable(name, value)?;
         let rule = Rule::in_map(map, name);
         if rule != Rule::Plain {
             return self.add_by_rule(rule, map, name, value);
@@ -679,6 +681,9 @@ impl<H: Host> Stream for View<'_, H> {
     }
 
     fn remove_header(&mut self, map: HeaderMap, name: &[u8]) -> Result<(), HeaderError> {
+        if name.len() > LONGEST_NAME {
+            return Ok(());
+        }
         match Rule::in_map(map, name) {
             Rule::Plain => self.drop_header(map, name),
             rule => self.remove_by_rule(rule, map, name),

@@ -15,7 +15,7 @@ mod rsa;
 
 pub use hash::Hash;
 pub use private::PrivateKey;
-pub use public::{Form, PublicKey};
+pub use public::{Form, MOST_UNCHECKED, PublicKey};
 
 use spki::ObjectIdentifier;
 
@@ -48,6 +48,12 @@ pub enum SignatureError {
     /// The system gave no random numbers.
     #[error("the signature could not be made")]
     Failed,
+    /// A text that cannot be checked in pieces.
+    #[error("Ed25519 checks texts of {MOST_UNCHECKED} bytes at most")]
+    TooLong,
+    /// The caller's time is over.
+    #[error("the time for the check is over")]
+    OverTime,
 }
 
 const RSA: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.2.840.113549.1.1.1");

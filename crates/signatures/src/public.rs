@@ -24,6 +24,9 @@ macro_rules! on_curve {
     }};
 }
 
+/// Bytes of a text that is digested at once; it takes about a millisecond.
+pub const MOST_UNCHECKED: usize = 512 * 1024;
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Rsa,
@@ -80,21 +83,59 @@ impl<'k> PublicKey<'k> {
     /// Whether `signature` is that of `data`, made with the private half of this key and, but for Ed25519, with the
     /// digest `hash`. A point that is not on its curve checks nothing: false.
     ///
+    /// Texts of more than [`MOST_UNCHECKED`] bytes are digested in pieces, and `is_over` is asked before each of
+    /// them whether to stop.
+    ///
     /// # Errors
-    /// [`SignatureError::NeedsHash`], [`SignatureError::NeedsNoHash`].
+    /// [`SignatureError::NeedsHash`], [`SignatureError::NeedsNoHash`]; [`SignatureError::TooLong`] for Ed25519, which
+    /// has no digest that could be made in pieces; [`SignatureError::OverTime`].
     pub fn verify(
         &self,
         hash: Option<Hash>,
         form: Form,
         signature: &[u8],
         data: &[u8],
+        is_over: &dyn Fn() -> bool,
     ) -> Result<bool, SignatureError> {
         match (self.kind, hash) {
-            (Kind::Ed25519, None) => Ok(self.holds(&signature::ED25519, signature, data)),
             (Kind::Ed25519, Some(_)) => Err(SignatureError::NeedsNoHash),
+            (Kind::Ed25519, None) if data.len() > MOST_UNCHECKED => Err(SignatureError::TooLong),
+            (Kind::Ed25519, None) => Ok(self.holds(&signature::ED25519, signature, data)),
             (_, None) => Err(SignatureError::NeedsHash),
+            (_, Some(hash)) if data.len() > MOST_UNCHECKED => {
+                let digest = hash.digest_in_pieces(data, is_over);
+                let digest = digest.ok_or(SignatureError::OverTime)?;
+                self.verify_digest(hash, form, signature, &digest)
+            }
             (Kind::Rsa, Some(hash)) => self.verify_rsa(hash, signature, data),
             (_, Some(hash)) => Ok(self.verify_ecdsa(hash, form, signature, data)),
+        }
+    }
+
+    /// As [`PublicKey::verify`], with the digest in place of the text.
+    pub(crate) fn verify_digest(
+        &self,
+        hash: Hash,
+        form: Form,
+        signature: &[u8],
+        digest: &[u8],
+    ) -> Result<bool, SignatureError> {
+        if self.kind == Kind::Rsa {
+            return Ok(numbers(self.bytes)?.verify(rsa::prefix(hash), digest, signature));
+        }
+        let holds = |fixed| self.verify_point(fixed, signature, digest);
+        Ok(
+            (form == Form::Any && signature.len() == self.fixed_length() && holds(true))
+                || holds(false),
+        )
+    }
+
+    /// Bytes of an ECDSA signature whose numbers are one behind the other.
+    fn fixed_length(&self) -> usize {
+        match self.kind {
+            Kind::P256 => 64,
+            Kind::P384 => 96,
+            _ => 132,
         }
     }
 
@@ -121,26 +162,21 @@ impl<'k> PublicKey<'k> {
             Hash::Sha384 => {
                 let numbers = numbers(self.bytes)?;
                 if numbers.modulus.bits() < 2048 {
-                    return Ok(numbers.verify(&rsa::SHA384, &hash.digest(data), signature));
+                    return Ok(numbers.verify(rsa::prefix(hash), &hash.digest(data), signature));
                 }
                 &signature::RSA_PKCS1_2048_8192_SHA384
             }
             Hash::Sha224 => {
                 let numbers = numbers(self.bytes)?;
-                return Ok(numbers.verify(&rsa::SHA224, &hash.digest(data), signature));
+                return Ok(numbers.verify(rsa::prefix(hash), &hash.digest(data), signature));
             }
         };
         Ok(self.holds(algorithm, signature, data))
     }
 
     fn verify_ecdsa(&self, hash: Hash, form: Form, signature: &[u8], data: &[u8]) -> bool {
-        let length = match self.kind {
-            Kind::P256 => 64,
-            Kind::P384 => 96,
-            _ => 132,
-        };
         let holds = |fixed| self.verify_written(hash, fixed, signature, data);
-        (form == Form::Any && signature.len() == length && holds(true)) || holds(false)
+        (form == Form::Any && signature.len() == self.fixed_length() && holds(true)) || holds(false)
     }
 
     fn verify_written(&self, hash: Hash, fixed: bool, signature: &[u8], data: &[u8]) -> bool {
@@ -157,11 +193,14 @@ impl<'k> PublicKey<'k> {
         {
             return self.holds(algorithm, signature, data);
         }
-        let digest = hash.digest(data);
+        self.verify_point(fixed, signature, &hash.digest(data))
+    }
+
+    fn verify_point(&self, fixed: bool, signature: &[u8], digest: &[u8]) -> bool {
         match self.kind {
-            Kind::P256 => on_curve!(p256, self.bytes, fixed, signature, &digest),
-            Kind::P384 => on_curve!(p384, self.bytes, fixed, signature, &digest),
-            Kind::P521 => on_curve!(p521, self.bytes, fixed, signature, &digest),
+            Kind::P256 => on_curve!(p256, self.bytes, fixed, signature, digest),
+            Kind::P384 => on_curve!(p384, self.bytes, fixed, signature, digest),
+            Kind::P521 => on_curve!(p521, self.bytes, fixed, signature, digest),
             Kind::Rsa | Kind::Ed25519 => false,
         }
     }

@@ -55,7 +55,7 @@ fn verify(
     signature: &[u8],
     data: &[u8],
 ) -> Result<bool, SignatureError> {
-    PublicKey::from_der(der)?.verify(hash, Form::Der, signature, data)
+    PublicKey::from_der(der)?.verify(hash, Form::Der, signature, data, &|| false)
 }
 
 #[test]
@@ -120,7 +120,8 @@ fn ecdsa_signatures_of_json_web_tokens_are_taken_where_they_may_be() {
         let fixed = [first, second].concat();
         let der = der(name);
         let key = PublicKey::from_der(&der).unwrap();
-        let verify = |form, signature, data| key.verify(Some(hash), form, signature, data);
+        let verify =
+            |form, signature, data| key.verify(Some(hash), form, signature, data, &|| false);
         assert_eq!(verify(Form::Any, &fixed, DATA), Ok(true), "{name}");
         assert_eq!(verify(Form::Any, &fixed, b"x"), Ok(false), "{name}");
         assert_eq!(verify(Form::Der, &fixed, DATA), Ok(false), "{name}");
@@ -287,4 +288,51 @@ fn private_keys_do_not_show_their_numbers() {
     );
     // 2,048 bits in hexadecimal digits, and no other number beside them.
     assert!(rsa.len() < 700, "{rsa}");
+}
+
+#[test]
+fn digest_checks_as_its_text_does() {
+    for (name, hash, signature) in signatures() {
+        let Some(hash) = hash else { continue };
+        let der = der(name);
+        let key = PublicKey::from_der(&der).unwrap();
+        let verify = |data: &[u8]| {
+            key.verify_digest(hash, Form::Der, &signature, &hash.digest(data))
+                .unwrap()
+        };
+        assert!(verify(DATA), "{name} {hash:?}");
+        assert!(!verify(b"order=43"), "{name} {hash:?}");
+    }
+}
+
+#[test]
+fn long_text_is_checked_in_pieces_until_the_time_is_over() {
+    let text = vec![b'x'; 2 * MOST_UNCHECKED];
+    for (name, hash) in [
+        ("rsa2048", Hash::Sha256),
+        ("p256", Hash::Sha256),
+        ("p384", Hash::Sha384),
+        ("p521", Hash::Sha512),
+    ] {
+        let signature = PrivateKey::from_pem(private(name).as_bytes()).unwrap();
+        let signature = signature.sign(hash, &text).unwrap();
+        let der = der(name);
+        let key = PublicKey::from_der(&der).unwrap();
+        let asked = std::cell::Cell::new(0);
+        let verify = |text: &[u8], most| {
+            asked.set(0);
+            key.verify(Some(hash), Form::Any, &signature, text, &|| {
+                asked.set(asked.get() + 1);
+                asked.get() > most
+            })
+        };
+        assert_eq!(verify(&text, usize::MAX), Ok(true), "{name}");
+        assert!(asked.get() >= 10, "{name}: {}", asked.get());
+        assert_eq!(verify(&text[1..], usize::MAX), Ok(false), "{name}");
+        assert_eq!(verify(&text, 3), Err(SignatureError::OverTime), "{name}");
+    }
+    let der = der("ed25519");
+    let key = PublicKey::from_der(&der).unwrap();
+    let checked = key.verify(None, Form::Any, &[0; 64], &text, &|| false);
+    assert_eq!(checked, Err(SignatureError::TooLong));
 }

@@ -111,6 +111,8 @@ pub(crate) struct CallState {
     /// Holds the texts that `pairs` points to, where they are not the stream's.
     pub(super) taken: Pairs,
     pub(super) staged: Vec<(Vec<u8>, Vec<u8>)>,
+    /// Bytes of what was staged since it was cleared last.
+    pub(super) staged_bytes: usize,
     pub(super) tape: Vec<TapeItem>,
     /// Holds the texts that `tape` points to.
     pub(super) tape_texts: Vec<u8>,
@@ -161,6 +163,7 @@ impl CallState {
             pairs: Vec::new(),
             taken: Vec::new(),
             staged: Vec::new(),
+            staged_bytes: 0,
             tape: Vec::new(),
             tape_texts: Vec::new(),
             patterns: Patterns::default(),

@@ -164,7 +164,6 @@ host_functions! {
         url_encode(value: text, length: int);
         url_decode(value: text, length: int);
         parse_query(value: text, length: int, limit: int);
-        build_query();
     }
     patterns {
         re_find(pattern: text, pattern_length: int, subject: text, length: int, from: int);

@@ -3,6 +3,7 @@
 local sources, declaration, call_address, host_address, seed, memory_budget, load_text = ...
 
 local core = sources["=sdk/core.lua"](declaration, call_address, host_address, memory_budget)
+local strings = sources["=sdk/strings.lua"](core)
 local json = sources["=sdk/json.lua"](core)
 local wait = sources["=sdk/wait.lua"](core)
 local config = sources["=sdk/config.lua"](core, json)
@@ -15,7 +16,7 @@ sources["=sdk/metadata.lua"](core, envoy)
 local metric = sources["=sdk/metric.lua"](core, envoy)
 sources["=sdk/crypto.lua"](core, envoy)
 sources["=sdk/time.lua"](core, envoy)
-sources["=sdk/url.lua"](core, envoy)
+sources["=sdk/url.lua"](core, envoy, strings)
 sources["=sdk/re.lua"](core, envoy)
 sources["=sdk/json_schema.lua"](core, envoy)
 sources["=sdk/shared.lua"](core, envoy)
@@ -25,7 +26,6 @@ local timer = sources["=sdk/timer.lua"](core, wait, envoy)
 json.publish(envoy)
 config.publish(envoy)
 
-local strings = sources["=sdk/strings.lua"](core)
 local sandbox = sources["=sdk/sandbox.lua"](core, wait, envoy, strings, load_text)
 
 -- Made only for plugins that need it.

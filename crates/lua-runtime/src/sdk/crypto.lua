@@ -88,7 +88,11 @@ function crypto.constant_time_equals(first, second)
     if type(second) ~= "string" then
         expect(second, "string", "the second text")
     end
-    return host_equal(call, first, #first, second, #second) == 1
+    local answer = host_equal(call, first, #first, second, #second)
+    if answer < 0 then
+        fail(answer)
+    end
+    return answer == 1
 end
 
 function crypto.hex(bytes)
@@ -106,8 +110,11 @@ function crypto.unhex(digits)
     if type(digits) ~= "string" then
         expect(digits, "string", "what to decode")
     end
-    if host_unhex(call, digits, #digits) == 1 then
+    local answer = host_unhex(call, digits, #digits)
+    if answer == 1 then
         return text(call.data, call.length)
+    elseif answer < 0 then
+        fail(answer)
     end
     return nil, "not pairs of hexadecimal digits"
 end

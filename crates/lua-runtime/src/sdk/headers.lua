@@ -41,16 +41,18 @@ function core.stage_pairs(pairs_by_name, what)
         if type(value) == "table" then
             for _, one in ipairs(value) do
                 one = to_text(one, "the value of " .. what .. " " .. name, 4)
-                if host_stage(call, name, #name, one, #one) < 0 then
-                    fail(-6, 3)
+                local answer = host_stage(call, name, #name, one, #one)
+                if answer < 0 then
+                    fail(answer, 3)
                 end
             end
         else
             if type(value) ~= "string" then
                 value = to_text(value, "the value of " .. what .. " " .. name, 4)
             end
-            if host_stage(call, name, #name, value, #value) < 0 then
-                fail(-6, 3)
+            local answer = host_stage(call, name, #name, value, #value)
+            if answer < 0 then
+                fail(answer, 3)
             end
         end
     end

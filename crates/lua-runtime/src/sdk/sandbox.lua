@@ -53,15 +53,14 @@ function globals.os.date(format, time)
     end
     return date(format, time)
 end
-globals.string = copy(string, {
-    "byte", "char", "len", "lower", "rep", "reverse", "sub", "upper",
-})
-globals.table = copy(table, { "concat", "maxn", "remove" })
-for _, name in ipairs({ "find", "format", "gmatch", "gsub", "match" }) do
+globals.string = copy(string, { "byte", "char", "len", "sub" })
+globals.table = copy(table, { "maxn", "remove" })
+for _, name in ipairs({ "find", "format", "gmatch", "gsub", "lower", "match", "rep", "reverse", "upper" }) do
     globals.string[name] = strings[name]
 end
-globals.table.sort = strings.sort
-globals.table.insert = strings.insert
+for _, name in ipairs({ "concat", "insert", "sort" }) do
+    globals.table[name] = strings[name]
+end
 
 -- Methods of strings come from the same list, and the table that says so is out of reach.
 local string_metatable = getmetatable("")

@@ -8,8 +8,9 @@ local core = ...
 local call, host, text = core.call, core.host, core.text
 local type, error, tostring, tonumber, pcall = type, error, tostring, tonumber, pcall
 local rawget, rawset = rawget, rawset
-local sub, byte, match = string.sub, string.byte, string.match
-local concat, insert, floor = table.concat, table.insert, math.floor
+local sub, byte, match, rep = string.sub, string.byte, string.match, string.rep
+local lower, upper, reverse = string.lower, string.upper, string.reverse
+local concat, insert, floor, ceil = table.concat, table.insert, math.floor, math.ceil
 local getinfo, get_metatable = debug.getinfo, debug.getmetatable
 local select, format = select, string.format
 local lua_match, lua_replace = host.lua_match, host.lua_replace
@@ -349,6 +350,11 @@ local function sort_part(list, low, high, before)
     end
 end
 
+-- Sorts the texts 1 to `count` of a list.
+function strings.sort_texts(list, count)
+    sort_part(list, 1, count, less)
+end
+
 -- Errors of the sorting itself name no place; the plugin's own, in its function, do.
 local function sorted(done, problem)
     if not done then
@@ -373,6 +379,113 @@ function strings.sort(list, before)
         wrong_kind(2, "function", before)
     end
     sorted(pcall(sort_part, list, 1, #list, before or less))
+end
+
+-- Bytes that a function of LuaJIT's works on in C at most, and elements that it joins.
+local PIECE, MOST_JOINED = 65536, 4096
+-- LJ_MAX_STR
+local LONGEST = 0x7fffff00
+
+-- Converts a long text a piece at a time.
+local function in_pieces(convert, value, is_backwards)
+    local pieces, count = {}, ceil(#value / PIECE)
+    for index = 1, count do
+        local place = is_backwards and count + 1 - index or index
+        pieces[place] = convert(sub(value, (index - 1) * PIECE + 1, index * PIECE))
+    end
+    return concat(pieces, "", 1, count)
+end
+
+function strings.lower(value)
+    if type(value) ~= "string" then
+        value = to_text(value, 1)
+    end
+    if #value > PIECE then
+        return in_pieces(lower, value)
+    end
+    return lower(value)
+end
+
+function strings.upper(value)
+    if type(value) ~= "string" then
+        value = to_text(value, 1)
+    end
+    if #value > PIECE then
+        return in_pieces(upper, value)
+    end
+    return upper(value)
+end
+
+function strings.reverse(value)
+    if type(value) ~= "string" then
+        value = to_text(value, 1)
+    end
+    if #value > PIECE then
+        return in_pieces(reverse, value, true)
+    end
+    return reverse(value)
+end
+
+-- Joins a long list a part at a time. LuaJIT's message names the element; the place is the plugin's line.
+local function join_parts(list, separator, from, to)
+    local pieces, used = {}, 0
+    for index = from, to, MOST_JOINED do
+        local stop = index + MOST_JOINED - 1
+        local done, piece = pcall(concat, list, separator, index, stop < to and stop or to)
+        if not done then
+            error(piece, 2)
+        end
+        used = used + 1
+        pieces[used] = piece
+    end
+    if used > MOST_JOINED then
+        return join_parts(pieces, separator, 1, used)
+    end
+    return concat(pieces, separator, 1, used)
+end
+
+function strings.concat(list, separator, first, last)
+    if type(list) == "table" and (separator == nil or type(separator) == "string") then
+        local from, to = first or 1, last or #list
+        if type(from) == "number" and type(to) == "number" and to - from >= MOST_JOINED
+            and to - from <= 2147483647 then
+            return join_parts(list, separator, from, to)
+        end
+    end
+    return concat(list, separator, first, last)
+end
+
+function strings.rep(value, count, separator)
+    if type(value) ~= "string" then
+        value = to_text(value, 1)
+    end
+    if type(count) ~= "number" then
+        count = to_integer(count, 2)
+    end
+    if separator == nil and #value * count <= PIECE then
+        return rep(value, count)
+    end
+    count = to_integer(count, 2)
+    if separator ~= nil and type(separator) ~= "string" then
+        separator = to_text(separator, 3)
+    end
+    local length = #value + (separator and #separator or 0)
+    if count <= 0 or length == 0 then
+        return ""
+    elseif length * count > LONGEST then
+        error("not enough memory", 2)
+    end
+    local each = length < PIECE and floor(PIECE / length) or 1
+    local pieces, whole, rest = {}, floor(count / each), count % each
+    local piece = rep(value, each, separator)
+    for index = 1, whole do
+        pieces[index] = piece
+    end
+    if rest > 0 then
+        whole = whole + 1
+        pieces[whole] = rep(value, rest, separator)
+    end
+    return strings.concat(pieces, separator, 1, whole)
 end
 
 -- Elements that LuaJIT's own function moves in C at most.
@@ -402,49 +515,70 @@ function strings.insert(list, ...)
     return insert(list, ...)
 end
 
--- LuaJIT's own calls `__tostring` from C, one in another until the worker's own stack is at its end.
-local function as_text(value)
-    if type(value) == "table" then
+-- Whether the directive of a format for the argument of this number is `%q`.
+local function is_quoted(template, number)
+    local count = 0
+    for directive in strings.gmatch(template, "%%[-+ #0-9.]*(.)") do
+        if directive ~= "%" then
+            count = count + 1
+            if count == number then
+                return directive == "q"
+            end
+        end
+    end
+    return false
+end
+
+-- LuaJIT's own calls `__tostring` from C, one in another until the worker's own stack is at its end, and quotes
+-- texts of any length there.
+local function as_text(value, template, number)
+    local kind = type(value)
+    if kind == "table" then
         local metatable = get_metatable(value)
         if metatable and rawget(metatable, "__tostring") then
             return tostring(value)
         end
+    elseif kind == "string" and #value > PIECE and is_quoted(template, number) then
+        error("%q takes texts of " .. PIECE .. " bytes at most", 3)
     end
     return value
 end
-local function all_as_text(index, count, value, ...)
+local function all_as_text(template, index, count, value, ...)
     if index > count then
         return
     end
-    return as_text(value), all_as_text(index + 1, count, ...)
+    return as_text(value, template, index), all_as_text(template, index + 1, count, ...)
 end
 
 -- Calls at the end, so that messages name the plugin's line.
 function strings.format(template, ...)
     local count = select("#", ...)
+    if type(template) == "string" and #template > PIECE then
+        error("the format has " .. #template .. " bytes; " .. PIECE .. " are allowed", 2)
+    end
     if count == 0 then
         return format(template)
     elseif count == 1 then
         local a = ...
-        return format(template, as_text(a))
+        return format(template, as_text(a, template, 1))
     elseif count == 2 then
         local a, b = ...
-        return format(template, as_text(a), as_text(b))
+        return format(template, as_text(a, template, 1), as_text(b, template, 2))
     elseif count == 3 then
         local a, b, c = ...
-        return format(template, as_text(a), as_text(b), as_text(c))
+        return format(template, as_text(a, template, 1), as_text(b, template, 2), as_text(c, template, 3))
     elseif count == 4 then
         local a, b, c, d = ...
-        return format(template, as_text(a), as_text(b), as_text(c), as_text(d))
+        return format(template, as_text(a, template, 1), as_text(b, template, 2), as_text(c, template, 3), as_text(d, template, 4))
     elseif count == 5 then
         local a, b, c, d, e = ...
-        return format(template, as_text(a), as_text(b), as_text(c), as_text(d), as_text(e))
+        return format(template, as_text(a, template, 1), as_text(b, template, 2), as_text(c, template, 3), as_text(d, template, 4), as_text(e, template, 5))
     elseif count == 6 then
         local a, b, c, d, e, f = ...
-        return format(template, as_text(a), as_text(b), as_text(c), as_text(d), as_text(e), as_text(f))
+        return format(template, as_text(a, template, 1), as_text(b, template, 2), as_text(c, template, 3), as_text(d, template, 4), as_text(e, template, 5), as_text(f, template, 6))
     end
     -- LuaJIT does not compile this.
-    return format(template, all_as_text(1, count, ...))
+    return format(template, all_as_text(template, 1, count, ...))
 end
 
 return strings

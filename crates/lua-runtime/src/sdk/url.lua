@@ -1,23 +1,28 @@
 -- Percent-encoding, and queries.
-local core, envoy = ...
+local core, envoy, strings = ...
 local call, host, text = core.call, core.host, core.text
-local expect, fail, take_pairs, stage_pairs = core.expect, core.fail, core.take_pairs, core.stage_pairs
-local type, error = type, error
+local expect, fail, to_text, take_pairs = core.expect, core.fail, core.to_text, core.take_pairs
+local type, error, pairs, ipairs = type, error, pairs, ipairs
+local sort_texts, concat = strings.sort_texts, strings.concat
 local host_encode, host_decode = host.url_encode, host.url_decode
-local host_parse, host_build = host.parse_query, host.build_query
+local host_parse = host.parse_query
 
 local url = {}
 envoy.url = url
+
+local function encode(value)
+    local answer = host_encode(call, value, #value)
+    if answer ~= 1 then
+        fail(answer, 2)
+    end
+    return text(call.data, call.length)
+end
 
 function url.encode(value)
     if type(value) ~= "string" then
         expect(value, "string", "what to encode")
     end
-    local answer = host_encode(call, value, #value)
-    if answer ~= 1 then
-        fail(answer)
-    end
-    return text(call.data, call.length)
+    return encode(value)
 end
 
 function url.decode(value)
@@ -49,14 +54,37 @@ function url.parse_query(query, max_args)
     return take_pairs(count)
 end
 
+local function encoded(name, value)
+    return name .. "=" .. encode(to_text(value, "the value of parameter " .. name, 4))
+end
+
+-- Here and not in the host: sorting and encoding end with the time budget of the call.
 function url.build_query(parameters)
     if type(parameters) ~= "table" then
         expect(parameters, "table", "the parameters")
     end
-    stage_pairs(parameters, "parameter")
-    local answer = host_build(call)
-    if answer ~= 1 then
-        fail(answer)
+    local names, count = {}, 0
+    for name in pairs(parameters) do
+        if type(name) ~= "string" then
+            expect(name, "string", "a parameter's name")
+        end
+        count = count + 1
+        names[count] = name
     end
-    return text(call.data, call.length)
+    sort_texts(names, count)
+    local pieces, used = {}, 0
+    for index = 1, count do
+        local value = parameters[names[index]]
+        local name = encode(names[index])
+        if type(value) == "table" then
+            for _, one in ipairs(value) do
+                used = used + 1
+                pieces[used] = encoded(name, one)
+            end
+        else
+            used = used + 1
+            pieces[used] = encoded(name, value)
+        end
+    end
+    return concat(pieces, "&", 1, used)
 end

@@ -200,6 +200,8 @@ const CASES: &[&str] = &[
         "local name = ('a=b'):match('^%w+', 1) local place = ('ab'):match('a()b')",
         "local text, count = ('a b c'):gsub('%w', '<%0>')",
         "local text, count = ('a b c'):gsub('(%w)', { a = 'x' })",
+        "local s = ('Abc'):lower() .. ('Abc'):upper() .. ('Abc'):reverse() .. ('x'):rep(3)",
+        "local s = table.concat(names, ',')",
         "local s = ('%d items of %s'):format(i, 'x')",
         "local s = ('%s'):format('x')",
     "local s = ('%s %s %s'):format('x', 'x', 'x')",

@@ -6,7 +6,7 @@ use hmac::{Hmac, KeyInit, Mac};
 use outrider_signatures::{Form, Hash, PublicKey, SignatureError, pem};
 use sha1::Sha1;
 use sha2::{Sha256, Sha384, Sha512};
-use subtle::ConstantTimeEq as _;
+use subtle::{Choice, ConstantTimeEq as _};
 
 use super::super::call::CallState;
 use super::super::watch::Watch;
@@ -100,8 +100,14 @@ pub(super) unsafe extern "C" fn hmac(
 /// The answer when something is refused, with the reason.
 const REFUSED: i32 = -4;
 
+/// Bytes of a key, and of a signature. Each operation with a key of this size takes some milliseconds at most.
+const MOST_KEY: usize = 16 * 1024;
+
 /// The DER of a public key that is given as DER or PEM.
 fn der(key: &[u8]) -> Result<Cow<'_, [u8]>, SignatureError> {
+    if key.len() > MOST_KEY {
+        return Err(SignatureError::NoKey);
+    }
     // A sequence, as which a key in DER begins.
     if key.first() == Some(&0x30) {
         return Ok(Cow::Borrowed(key));
@@ -139,7 +145,7 @@ pub(super) unsafe extern "C" fn import_key(
     }
 }
 
-/// 1: the signature is right; 0: it is not; [`REFUSED`]: here is why it cannot be checked. An empty
+/// 1: the signature is right; 0: it is not; [`REFUSED`]: here is why it cannot be checked; [`OVER_TIME`]. An empty
 /// name is no digest.
 pub(super) unsafe extern "C" fn verify(
     call: *mut CallState,
@@ -157,11 +163,17 @@ pub(super) unsafe extern "C" fn verify(
         with(call, |state| {
             let hash = Hash::named(bytes(hash, hash_length));
             let (signature, value) = (bytes(signature, signature_length), bytes(value, length));
+            let is_over = || state.watch.is_overdue();
             let right = der(bytes(key, key_length)).and_then(|key| {
-                PublicKey::from_der(&key)?.verify(hash, Form::Any, signature, value)
+                let key = PublicKey::from_der(&key)?;
+                if signature.len() > MOST_KEY {
+                    return Ok(false);
+                }
+                key.verify(hash, Form::Any, signature, value, &is_over)
             });
             match right {
                 Ok(right) => i32::from(right),
+                Err(SignatureError::OverTime) => OVER_TIME,
                 Err(error) => {
                     show_text(state, &error.to_string());
                     REFUSED
@@ -171,7 +183,7 @@ pub(super) unsafe extern "C" fn verify(
     }
 }
 
-/// 1: the texts are equal; 0: they are not. How long it takes tells their lengths at most.
+/// 1: the texts are equal; 0: they are not; [`OVER_TIME`]. How long it takes tells their lengths at most.
 pub(super) unsafe extern "C" fn equal(
     call: *mut CallState,
     first: *const u8,
@@ -181,9 +193,23 @@ pub(super) unsafe extern "C" fn equal(
 ) -> i32 {
     // SAFETY: called by the SDK, with its call state and strings.
     unsafe {
-        with(call, |_| {
+        with(call, |state| {
             let (first, second) = (bytes(first, first_length), bytes(second, second_length));
-            i32::from(bool::from(first.ct_eq(second)))
+            if first.len() != second.len() {
+                return 0;
+            }
+            let mut rest = second;
+            let mut is_equal = Choice::from(1);
+            let compared = in_pieces(first, &state.watch, |piece| {
+                let (other, behind) = rest.split_at_checked(piece.len())?;
+                rest = behind;
+                is_equal &= piece.ct_eq(other);
+                Some(())
+            });
+            match compared {
+                Some(()) => i32::from(bool::from(is_equal)),
+                None => OVER_TIME,
+            }
         })
     }
 }

@@ -1,10 +1,10 @@
 //! Headers, trailers, staged headers, and the query of the request's path.
 
-use outrider_plugin_api::framing::is_sendable;
+use outrider_plugin_api::framing::check_sendable;
 use outrider_plugin_api::{HeaderError, HeaderMap, lend_headers};
 
 use super::super::call::CallState;
-use super::frame::{bytes, pair, show, show_pairs, show_text, with, with_stream};
+use super::frame::{OVER_TIME, bytes, pair, show, show_pairs, show_text, with, with_stream};
 
 fn header_map(number: i32) -> HeaderMap {
     match number {
@@ -104,8 +104,8 @@ pub(super) unsafe extern "C" fn set_header(
     unsafe {
         with_stream(call, |state, stream| {
             let (name, value) = (bytes(name, length), bytes(value, value_length));
-            if !is_sendable(name, value) {
-                return UNSENDABLE;
+            if let Err(error) = check_sendable(name, value) {
+                return changed(state, Err(error));
             }
             changed(state, stream.set_header(header_map(map), name, value))
         })
@@ -125,8 +125,8 @@ pub(super) unsafe extern "C" fn set_known_header(
     unsafe {
         with_stream(call, |state, stream| {
             let (name, value) = (bytes(name, length), bytes(value, value_length));
-            if !is_sendable(name, value) {
-                return UNSENDABLE;
+            if let Err(error) = check_sendable(name, value) {
+                return changed(state, Err(error));
             }
             changed(state, stream.set_header(header_map(map), name, value))
         })
@@ -146,8 +146,8 @@ pub(super) unsafe extern "C" fn add_header(
     unsafe {
         with_stream(call, |state, stream| {
             let (name, value) = (bytes(name, length), bytes(value, value_length));
-            if !is_sendable(name, value) {
-                return UNSENDABLE;
+            if let Err(error) = check_sendable(name, value) {
+                return changed(state, Err(error));
             }
             changed(state, stream.add_header(header_map(map), name, value))
         })
@@ -189,12 +189,19 @@ pub(super) unsafe extern "C" fn stage_clear(call: *mut CallState) -> i32 {
     unsafe {
         with(call, |state| {
             state.staged.clear();
+            state.staged_bytes = 0;
             1
         })
     }
 }
 
-/// 1; or [`UNSENDABLE`].
+/// Bytes of the staged headers, with [`STAGED_COST`] for each.
+const MOST_STAGED: usize = 256 * 1024;
+
+/// What a staged header takes beside its name and value.
+const STAGED_COST: usize = 64;
+
+/// 1; [`UNSENDABLE`]; [`REFUSED_HEADER`].
 pub(super) unsafe extern "C" fn stage(
     call: *mut CallState,
     name: *const u8,
@@ -206,16 +213,22 @@ pub(super) unsafe extern "C" fn stage(
     unsafe {
         with(call, |state| {
             let (name, value) = (bytes(name, length), bytes(value, value_length));
-            if !is_sendable(name, value) {
-                return UNSENDABLE;
+            let size = state.staged_bytes + STAGED_COST + name.len() + value.len();
+            let checked = if size > MOST_STAGED {
+                Err(HeaderError::TooLarge)
+            } else {
+                check_sendable(name, value)
+            };
+            if checked.is_ok() {
+                state.staged_bytes = size;
+                state.staged.push((name.to_vec(), value.to_vec()));
             }
-            state.staged.push((name.to_vec(), value.to_vec()));
-            1
+            changed(state, checked)
         })
     }
 }
 
-/// The number of query parameters, at most `limit`, as pairs.
+/// The number of query parameters, at most `limit`, as pairs; [`OVER_TIME`].
 pub(super) unsafe extern "C" fn query(call: *mut CallState, limit: i32) -> i32 {
     // SAFETY: called by the SDK, with its call state.
     unsafe {
@@ -223,11 +236,13 @@ pub(super) unsafe extern "C" fn query(call: *mut CallState, limit: i32) -> i32 {
             let path = stream
                 .header(HeaderMap::RequestHeaders, b":path", 0)
                 .unwrap_or_default();
-            let spans = crate::query::decode(
-                crate::query::of_path(path),
-                limit.max(0) as usize,
-                &mut state.scratch,
-            );
+            let is_over = || state.watch.is_overdue();
+            let query = crate::query::of_path(path);
+            let limit = limit.max(0) as usize;
+            let Some(spans) = crate::query::decode(query, limit, &mut state.scratch, &is_over)
+            else {
+                return OVER_TIME;
+            };
             state.pairs.clear();
             for span in spans {
                 let name = state.scratch.get(span.name).unwrap_or_default();

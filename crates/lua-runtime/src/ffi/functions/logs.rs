@@ -1,10 +1,13 @@
 //! The proxy's log and the plugin's own. While a plugin loads, lines go where what loads it says; each
 //! is written once, not by the VM of each worker.
 
-use outrider_plugin_api::{LogLevel, Stream};
+use std::borrow::Cow;
+
+use outrider_plugin_api::{LINE_LIMIT, LogLevel, Stream};
 
 use super::super::call::CallState;
-use super::frame::{bytes, text, with};
+use super::super::watch::Watch;
+use super::frame::{OVER_TIME, bytes, in_pieces, text, with};
 use crate::file_log::FileLog;
 
 fn log_level(number: i32) -> LogLevel {
@@ -34,7 +37,21 @@ pub(super) unsafe extern "C" fn log_enabled(call: *mut CallState, level: i32) ->
     }
 }
 
-/// 1.
+/// Returns a message as text, or `None` if the call's time is over. A character between two pieces of a long message,
+/// of which the log shows the beginning only, is replaced.
+fn line<'m>(message: &'m [u8], watch: &Watch) -> Option<Cow<'m, str>> {
+    if message.len() <= LINE_LIMIT {
+        return Some(text(message));
+    }
+    let mut line = String::new();
+    in_pieces(message, watch, |piece| {
+        line.push_str(&text(piece));
+        Some(())
+    })?;
+    Some(Cow::Owned(line))
+}
+
+/// 1; [`OVER_TIME`].
 pub(super) unsafe extern "C" fn log(
     call: *mut CallState,
     level: i32,
@@ -50,14 +67,20 @@ pub(super) unsafe extern "C" fn log(
                     // SAFETY: see `with_stream`.
                     let stream = stream.as_ref();
                     if stream.log_enabled(level) {
-                        stream.log(level, &text(bytes(message, length)));
+                        let Some(line) = line(bytes(message, length), &state.watch) else {
+                            return OVER_TIME;
+                        };
+                        stream.log(level, &line);
                     }
                 }
                 (None, Some(mut load)) => {
                     // SAFETY: a place for what loads is there only while its borrow lasts.
                     let load = load.as_mut();
                     if load.log_enabled(level) {
-                        load.log(level, &state.shared.plugin, &text(bytes(message, length)));
+                        let Some(line) = line(bytes(message, length), &state.watch) else {
+                            return OVER_TIME;
+                        };
+                        load.log(level, &state.shared.plugin, &line);
                     }
                 }
                 // The plugin is taken in by another VM; the first has said it.

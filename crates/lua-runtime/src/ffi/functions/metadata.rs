@@ -1,7 +1,8 @@
 //! Metadata of routes, upstreams and streams; filter state; the upstream's endpoint.
 
 use outrider_plugin_api::{
-    FilterStateKind, MetadataDenied, MetadataSource, MetadataTree, OverrideHostFallback, Scalar,
+    FilterStateKind, MOST_STATE_BYTES, MetadataDenied, MetadataSource, MetadataTree,
+    OverrideHostFallback, Scalar,
 };
 use serde_json::Value;
 
@@ -206,12 +207,15 @@ pub(super) unsafe extern "C" fn set_metadata_json(
         with_stream(call, |state, stream| {
             let document = bytes(value, value_length);
             let watch = std::sync::Arc::clone(&state.watch);
-            let parsed = json::parse_value(document, state.memory_budget, &|| watch.is_overdue());
+            // Larger values are no stream's; so what is made of this one is freed in about a millisecond.
+            let memory = state.memory_budget.min(MOST_STATE_BYTES);
+            let parsed = json::parse_value(document, memory, &|| watch.is_overdue());
             let value = match parsed {
                 Ok(value) => value,
                 Err(JsonError::OverTime) => return OVER_TIME,
                 Err(JsonError::TooLarge) => {
-                    show_text(state, "the value takes more than the memory budget");
+                    let message = format!("the value takes more than {memory} bytes");
+                    show_text(state, &message);
                     return REFUSED;
                 }
                 Err(JsonError::Syntax(_)) => {

@@ -24,7 +24,9 @@ pub(super) unsafe extern "C" fn schema_compile(
         with(call, |state| {
             let watch = Arc::clone(&state.watch);
             let is_over = Arc::new(move || watch.is_overdue());
-            match state.json_schemas.compile(bytes(schema, length), is_over) {
+            let is_on_worker = state.stream.is_some();
+            let schema = bytes(schema, length);
+            match state.json_schemas.compile(schema, is_on_worker, is_over) {
                 Ok(number) => number,
                 Err(reason) => {
                     show_text(state, &reason);

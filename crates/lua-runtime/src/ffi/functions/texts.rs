@@ -84,7 +84,7 @@ pub(super) unsafe extern "C" fn json_raw(
     }
 }
 
-/// Appends a text, quoted. 0; [`OVER_MEMORY`].
+/// Appends a text, quoted. 0; [`OVER_MEMORY`]; [`OVER_TIME`].
 pub(super) unsafe extern "C" fn json_string(
     call: *mut CallState,
     value: *const u8,
@@ -93,15 +93,26 @@ pub(super) unsafe extern "C" fn json_string(
     // SAFETY: called by the SDK, with its call state and a string.
     unsafe {
         with(call, |state| {
-            let value = bytes(value, length);
-            // Each byte takes six at most.
-            if state.json.len() + 6 * value.len() + 2 > state.memory_budget
-                && state.json.len() + quoted_length(value) > state.memory_budget
-            {
-                return OVER_MEMORY;
+            let CallState {
+                json,
+                watch,
+                memory_budget,
+                ..
+            } = state;
+            json.push(b'"');
+            let mut fits = true;
+            let quoted = in_pieces(bytes(value, length), watch, |piece| {
+                // Each byte takes six at most; the quotation mark follows.
+                fits = json.len() + 6 * piece.len() < *memory_budget
+                    || json.len() + quoted_length(piece) < *memory_budget;
+                fits.then(|| quote(piece, json))
+            });
+            json.push(b'"');
+            match quoted {
+                Some(()) => 0,
+                None if fits => OVER_TIME,
+                None => OVER_MEMORY,
             }
-            quote(value, &mut state.json);
-            0
         })
     }
 }
@@ -142,11 +153,10 @@ fn quoted_length(text: &[u8]) -> usize {
         None if needs_number(byte) => 6,
         None => 1,
     };
-    2 + text.iter().map(|byte| length(*byte)).sum::<usize>()
+    text.iter().map(|byte| length(*byte)).sum()
 }
 
 fn quote(text: &[u8], out: &mut Vec<u8>) {
-    out.push(b'"');
     for piece in
         text.split_inclusive(|byte| matches!(byte, b'"' | b'\\') || byte.is_ascii_control())
     {
@@ -161,7 +171,6 @@ fn quote(text: &[u8], out: &mut Vec<u8>) {
             _ => out.extend_from_slice(piece),
         }
     }
-    out.push(b'"');
 }
 
 /// 1: here it is; [`OVER_TIME`].
@@ -201,15 +210,22 @@ pub(super) unsafe extern "C" fn base64_decode(
                 [head @ .., b'=', b'='] | [head @ .., b'='] => head,
                 whole => whole,
             };
-            let engine = if unpadded.iter().any(|byte| matches!(byte, b'-' | b'_')) {
+            let CallState { scratch, watch, .. } = state;
+            scratch.clear();
+            let mut is_for_urls = false;
+            let read = in_pieces(unpadded, watch, |piece| {
+                is_for_urls |= piece.iter().any(|byte| matches!(byte, b'-' | b'_'));
+                Some(())
+            });
+            let engine = if is_for_urls {
                 &URL_SAFE_NO_PAD
             } else {
                 &STANDARD_NO_PAD
             };
-            let CallState { scratch, watch, .. } = state;
-            scratch.clear();
-            let made = in_pieces(unpadded, watch, |piece| {
-                engine.decode_vec(piece, scratch).ok()
+            let made = read.and_then(|()| {
+                in_pieces(unpadded, watch, |piece| {
+                    engine.decode_vec(piece, scratch).ok()
+                })
             });
             show_scratch(state);
             match made {

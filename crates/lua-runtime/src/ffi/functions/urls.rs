@@ -63,7 +63,7 @@ pub(super) unsafe extern "C" fn url_decode(
     }
 }
 
-/// The number of parameters, at most `limit`, as pairs.
+/// The number of parameters, at most `limit`, as pairs; [`OVER_TIME`].
 pub(super) unsafe extern "C" fn parse_query(
     call: *mut CallState,
     value: *const u8,
@@ -75,7 +75,12 @@ pub(super) unsafe extern "C" fn parse_query(
         with(call, |state| {
             let query = bytes(value, length);
             let query = query.strip_prefix(b"?").unwrap_or(query);
-            let spans = crate::query::decode(query, limit.max(0) as usize, &mut state.scratch);
+            let is_over = || state.watch.is_overdue();
+            let limit = limit.max(0) as usize;
+            let Some(spans) = crate::query::decode(query, limit, &mut state.scratch, &is_over)
+            else {
+                return OVER_TIME;
+            };
             state.pairs.clear();
             for span in spans {
                 let name = state.scratch.get(span.name).unwrap_or_default();
@@ -83,29 +88,6 @@ pub(super) unsafe extern "C" fn parse_query(
                 state.pairs.push(pair(name, value));
             }
             show_pairs(state)
-        })
-    }
-}
-
-/// 1: here is a query of the staged pairs, by name, those of one name in their order.
-pub(super) unsafe extern "C" fn build_query(call: *mut CallState) -> i32 {
-    // SAFETY: called by the SDK, with its call state.
-    unsafe {
-        with(call, |state| {
-            state
-                .staged
-                .sort_by(|(first, _), (second, _)| first.cmp(second));
-            state.scratch.clear();
-            for (name, value) in state.staged.drain(..) {
-                if !state.scratch.is_empty() {
-                    state.scratch.push(b'&');
-                }
-                append(&name, &mut state.scratch);
-                state.scratch.push(b'=');
-                append(&value, &mut state.scratch);
-            }
-            show_scratch(state);
-            1
         })
     }
 }
