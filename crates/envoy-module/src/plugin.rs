@@ -99,7 +99,13 @@ pub(crate) fn load(entry: &PluginEntry, place: &Place) -> Result<Arc<dyn Plugin>
                 memory_budget: entry.budgets.memory_mib as usize * 1024 * 1024,
                 share: entry.budgets.share,
                 off_worker: true,
-                log_folder: place.log_folder.clone(),
+                log_folder: place
+                    .log_folder
+                    .clone()
+                    .map(|folder| lua_runtime::LogFolder {
+                        folder,
+                        budget: Arc::clone(limits.logs()),
+                    }),
             };
             Ok(lua_runtime::load(source, place.workers, &mut metrics)?)
         }

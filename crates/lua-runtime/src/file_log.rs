@@ -6,8 +6,9 @@
 //! is a line that says how many. So are lines that could not be written, as on a full disk, or where a
 //! pipe is full. What was lost is also counted for the plugin's statistics ([`FileLog::untold`]).
 //!
-//! A plugin writes [`RATE`] bytes a second at most; what is more is dropped and counted likewise. A line has
-//! [`LONGEST_LINE`] bytes at most, and control characters in it are escaped, so that no line looks like two.
+//! Lines are charged to the plugin's [`LogBudget`], as those to the proxy's log are; what is more is dropped and counted
+//! likewise. A line has [`LINE_LIMIT`] bytes at most, and control characters in it are escaped, so that no line looks
+//! like two.
 //!
 //! Only regular files are written, and a link is never followed: a link in the folder must not lead lines into
 //! another file, nor a pipe keep the lines of other plugins waiting. A file is no larger than [`LARGEST_FILE`].
@@ -22,12 +23,12 @@ use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, LazyLock, Mutex, PoisonError};
-use std::time::Instant;
+use std::sync::{Arc, LazyLock};
 
-use outrider_plugin_api::FaultLog;
+use outrider_plugin_api::{FaultLog, LINE_LIMIT, LogBudget};
 
 use crate::ffi::lower_thread_priority;
+use crate::source::LogFolder;
 
 /// How many bytes of all plugins may wait.
 const LIMIT: usize = 8 * 1024 * 1024;
@@ -35,42 +36,9 @@ const LIMIT: usize = 8 * 1024 * 1024;
 /// Largest log file, in bytes. Beyond it lines are dropped until the file is rotated.
 const LARGEST_FILE: u64 = 256 * 1024 * 1024;
 
-/// Bytes that a plugin may write in a second. At first it may write as many at once.
-const RATE: usize = 256 * 1024;
-/// Longest line, in bytes, before what is escaped in it grows.
-const LONGEST_LINE: usize = 8 * 1024;
-/// Bytes that a line costs beside its own, so that many short lines are bounded, too.
-const LINE_COST: usize = 32;
-
-/// Bytes that a plugin has written and that its rate has not given back yet.
-#[derive(Debug)]
-struct Rate {
-    used: usize,
-    at: Instant,
-}
-
-impl Rate {
-    /// Charges a line, unless the last second's bytes are used up.
-    fn admit(&mut self, bytes: usize, now: Instant) -> bool {
-        let passed = now.saturating_duration_since(self.at);
-        let given_back = passed.as_millis().saturating_mul(RATE as u128) / 1000;
-        if given_back > 0 {
-            self.used = self
-                .used
-                .saturating_sub(usize::try_from(given_back).unwrap_or(usize::MAX));
-            self.at = now;
-        }
-        if self.used >= RATE {
-            return false;
-        }
-        self.used += bytes + LINE_COST;
-        true
-    }
-}
-
 /// Returns a line as it is written: cut, and with control characters escaped but for tabs.
 fn shown(line: &[u8]) -> Cow<'_, [u8]> {
-    let cut = line.get(..LONGEST_LINE).unwrap_or(line);
+    let cut = line.get(..LINE_LIMIT).unwrap_or(line);
     let rest = line.len() - cut.len();
     let is_escaped = |byte: &u8| byte.is_ascii_control() && *byte != b'\t';
     if rest == 0 && !cut.iter().any(is_escaped) {
@@ -104,7 +72,7 @@ pub(crate) struct FileLog {
     told: Arc<AtomicU64>,
     /// Which losses the proxy's log hears of.
     losses: Arc<FaultLog>,
-    rate: Arc<Mutex<Rate>>,
+    budget: Arc<LogBudget>,
 }
 
 enum Message {
@@ -174,8 +142,8 @@ impl Writer {
 }
 
 impl FileLog {
-    /// The log of `plugin` in `folder`. The writing thread is started here, not on a worker.
-    pub(crate) fn new(folder: &Path, plugin: &str) -> Self {
+    /// The log of `plugin` in a folder. The writing thread is started here, not on a worker.
+    pub(crate) fn new(place: &LogFolder, plugin: &str) -> Self {
         LazyLock::force(&WRITER);
         // A plugin's name is a word by its manifest; what is not part of one cannot leave the folder.
         let name: String = plugin
@@ -189,15 +157,12 @@ impl FileLog {
             })
             .collect();
         Self {
-            path: Arc::from(folder.join(format!("{name}.log"))),
+            path: Arc::from(place.folder.join(format!("{name}.log"))),
             dropped: Arc::default(),
             lost: Arc::default(),
             told: Arc::default(),
             losses: Arc::default(),
-            rate: Arc::new(Mutex::new(Rate {
-                used: 0,
-                at: Instant::now(),
-            })),
+            budget: Arc::clone(&place.budget),
         }
     }
 
@@ -229,18 +194,12 @@ impl FileLog {
     /// Queues one line, or drops it when too much waits already, or the plugin writes too much.
     pub(crate) fn write(&self, line: &[u8]) {
         let line = shown(line);
-        if !self.admits(&line, Instant::now()) {
+        if !self.budget.charge(line.len()) {
             self.dropped.fetch_add(1, Ordering::Relaxed);
             self.lost.fetch_add(1, Ordering::Relaxed);
         } else if let Some(writer) = &*WRITER {
             writer.write(self, &line);
         }
-    }
-
-    fn admits(&self, line: &[u8], now: Instant) -> bool {
-        // Every statement leaves a state that is valid.
-        let mut rate = self.rate.lock().unwrap_or_else(PoisonError::into_inner);
-        rate.admit(line.len(), now)
     }
 }
 
@@ -347,7 +306,15 @@ mod tests {
     use super::*;
 
     fn log_in(folder: &Path) -> FileLog {
-        FileLog::new(folder, "probe")
+        log_of(folder, "probe")
+    }
+
+    fn log_of(folder: &Path, plugin: &str) -> FileLog {
+        let place = LogFolder {
+            folder: folder.to_owned(),
+            budget: Arc::default(),
+        };
+        FileLog::new(&place, plugin)
     }
 
     /// Writes all that waits.
@@ -453,7 +420,7 @@ mod tests {
         let other_file = folder.path().join("victim");
         std::fs::write(&other_file, "mine\n").unwrap();
         std::os::unix::fs::symlink(&other_file, &path).unwrap();
-        let (log, other) = (log_in(folder.path()), FileLog::new(folder.path(), "other"));
+        let (log, other) = (log_in(folder.path()), log_of(folder.path(), "other"));
         let (writer, lines) = Writer::new(LIMIT);
         writer.write(&log, b"lost");
         drain(&lines, writer);
@@ -490,21 +457,25 @@ mod tests {
     }
 
     #[test]
-    fn plugin_writes_as_many_bytes_a_second_as_its_rate() {
+    fn lines_over_the_plugins_log_rate_are_dropped_and_counted() {
         let folder = tempfile::tempdir().unwrap();
-        let log = log_in(folder.path());
-        let began = Instant::now();
-        let line = vec![b'x'; LONGEST_LINE];
-        let admitted = |at: Instant| (0..1000).filter(|_| log.admits(&line, at)).count();
-        assert_eq!(admitted(began), RATE / (LONGEST_LINE + LINE_COST) + 1);
-        assert_eq!(admitted(began), 0);
-        let later = began + std::time::Duration::from_millis(500);
-        let half = admitted(later);
-        assert!((14..=17).contains(&half), "{half}");
-        // Empty lines are bounded, too.
-        let much_later = began + std::time::Duration::from_secs(100);
-        let empty = (0..100_000).filter(|_| log.admits(b"", much_later)).count();
-        assert_eq!(empty, RATE / LINE_COST);
+        let budget = Arc::new(LogBudget::new(10_000));
+        let place = LogFolder {
+            folder: folder.path().to_owned(),
+            budget: Arc::clone(&budget),
+        };
+        let log = FileLog::new(&place, "probe");
+        // The proxy's log takes its part of the same rate.
+        assert!(budget.charge(5000));
+        for _ in 0..1000 {
+            log.write(&[b'x'; 872]);
+        }
+        flush();
+        let text = std::fs::read_to_string(folder.path().join("probe.log")).unwrap();
+        let written = text.lines().count();
+        assert!((5..=7).contains(&written), "{written}");
+        assert_eq!(log.lost(), 1000 - written as u64);
+        assert_eq!(budget.take_dropped(), log.lost());
     }
 
     #[test]
@@ -514,10 +485,10 @@ mod tests {
             &*shown(b"x\nerror: forged\r\x1b[31m\0"),
             b"x\\nerror: forged\\r\\x1b[31m\\x00"
         );
-        let long = shown(&[b'x'; LONGEST_LINE + 10]).into_owned();
-        assert!(long.starts_with(&[b'x'; LONGEST_LINE]));
+        let long = shown(&[b'x'; LINE_LIMIT + 10]).into_owned();
+        assert!(long.starts_with(&[b'x'; LINE_LIMIT]));
         assert!(long.ends_with(b" ... (10 bytes more)"));
-        assert!(long.len() < LONGEST_LINE + 64);
+        assert!(long.len() < LINE_LIMIT + 64);
     }
 
     #[test]

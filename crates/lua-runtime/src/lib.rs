@@ -31,7 +31,7 @@ use std::sync::Arc;
 use outrider_plugin_api::{LoadError, Metrics, Plugin};
 use outrider_vm_pool::ThreadClock;
 
-pub use source::LuaSource;
+pub use source::{LogFolder, LuaSource};
 
 /// What plugins can call, as annotations for lua-language-server.
 pub const TYPES: &str = include_str!("../types/outrider.lua");

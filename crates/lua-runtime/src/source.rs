@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
-use outrider_plugin_api::BodyMode;
+use outrider_plugin_api::{BodyMode, LogBudget};
 
 /// A plugin's code and what its manifest says about running it.
 #[derive(Debug, Clone)]
@@ -31,5 +32,14 @@ pub struct LuaSource {
     /// plugins are only tried, on the calling thread.
     pub off_worker: bool,
     /// Where `envoy.filelog` writes `<plugin>.log`. None: it writes to the proxy's log.
-    pub log_folder: Option<PathBuf>,
+    pub log_folder: Option<LogFolder>,
+}
+
+/// Folder of plugins' log files, and the budget that one plugin has for its own.
+#[derive(Debug, Clone)]
+pub struct LogFolder {
+    /// The folder; it is made when the first line is written.
+    pub folder: PathBuf,
+    /// The budget for all that the plugin logs.
+    pub budget: Arc<LogBudget>,
 }

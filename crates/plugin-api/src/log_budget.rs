@@ -15,7 +15,7 @@ pub const LINE_LIMIT: usize = 8 * 1024;
 /// What a line costs beside its text: time stamp, level and name.
 const LINE_COST: u64 = 128;
 
-/// Bytes that one plugin writes to a log. The bucket holds one second's worth, and is full at first.
+/// Bytes that one plugin writes to the proxy's log and to its own log file. The bucket holds one second's worth, and is full at first.
 #[derive(Debug)]
 pub struct LogBudget {
     bytes_per_second: AtomicU64,
@@ -34,7 +34,7 @@ struct State {
     reported_at: Option<u64>,
 }
 
-/// What becomes of a line.
+/// Outcome for a line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LogAdmission {
     /// The line is written.
@@ -70,9 +70,7 @@ impl LogBudget {
     /// Charges a line of `length` bytes. A line is written as long as the bucket is not empty, and may
     /// overdraw it.
     pub fn admit(&self, length: usize) -> LogAdmission {
-        static START: LazyLock<Instant> = LazyLock::new(Instant::now);
-        let now = START.elapsed().as_millis();
-        self.admit_at(length, u64::try_from(now).unwrap_or(u64::MAX))
+        self.admit_at(length, now_ms())
     }
 
     /// Returns how many lines were dropped since the last call.
@@ -83,20 +81,34 @@ impl LogBudget {
         self.uncounted.swap(0, Ordering::Relaxed)
     }
 
-    fn admit_at(&self, length: usize, now_ms: u64) -> LogAdmission {
-        let rate = self.bytes_per_second.load(Ordering::Relaxed);
-        // Every statement leaves a state that is valid.
+    /// Charges a line of another log than the proxy's, such as the plugin's own file. Returns whether it is written;
+    /// one that is dropped is in the next report.
+    pub fn charge(&self, length: usize) -> bool {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        self.charge_at(&mut state, length, now_ms())
+    }
+
+    fn charge_at(&self, state: &mut State, length: usize, now_ms: u64) -> bool {
+        let rate = self.bytes_per_second.load(Ordering::Relaxed);
         let passed = now_ms.saturating_sub(state.at);
         state.at = state.at.max(now_ms);
         state.used = state.used.saturating_sub(passed.saturating_mul(rate));
         if state.used < rate * 1000 {
             let cost = u64::try_from(length.min(LINE_LIMIT)).unwrap_or(u64::MAX) + LINE_COST;
             state.used += cost * 1000;
-            return LogAdmission::Written;
+            return true;
         }
         state.dropped += 1;
         self.uncounted.fetch_add(1, Ordering::Relaxed);
+        false
+    }
+
+    fn admit_at(&self, length: usize, now_ms: u64) -> LogAdmission {
+        // Every statement leaves a state that is valid.
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.charge_at(&mut state, length, now_ms) {
+            return LogAdmission::Written;
+        }
         let quiet = state
             .reported_at
             .is_some_and(|last| now_ms.saturating_sub(last) < Self::REPORT_INTERVAL_MS);
@@ -105,11 +117,18 @@ impl LogBudget {
         }
         state.reported_at = Some(now_ms);
         let dropped = std::mem::take(&mut state.dropped);
+        let rate = self.bytes_per_second.load(Ordering::Relaxed);
         LogAdmission::Reported(format!(
             "log lines are dropped, {dropped} since the last such line: the plugin writes more than {rate} bytes a \
              second; raise the plugin's `log_rate` in outrider.yaml, or log less"
         ))
     }
+}
+
+/// Milliseconds since the first line of any plugin.
+fn now_ms() -> u64 {
+    static START: LazyLock<Instant> = LazyLock::new(Instant::now);
+    u64::try_from(START.elapsed().as_millis()).unwrap_or(u64::MAX)
 }
 
 impl Default for LogBudget {
@@ -234,6 +253,19 @@ mod tests {
             .filter(|_| budget.admit_at(0, 0) == LogAdmission::Written)
             .count();
         assert_eq!(written, 100);
+    }
+
+    #[test]
+    fn lines_of_two_logs_share_a_rate_and_a_report() {
+        let budget = LogBudget::new(10_000);
+        let written = (0..1000).filter(|_| budget.charge(872)).count();
+        assert!((10..=12).contains(&written), "{written}");
+        let LogAdmission::Reported(report) = budget.admit(872) else {
+            panic!("no report");
+        };
+        let dropped = 1001 - written;
+        assert!(report.contains(&format!(" {dropped} since")), "{report}");
+        assert_eq!(budget.take_dropped(), dropped as u64);
     }
 
     #[test]

@@ -350,7 +350,10 @@ fn the_file_log_is_written_off_the_worker() {
         "main.lua",
         "return { on_log = function() envoy.filelog('one') envoy.filelog('two') end }",
     )]);
-    source.log_folder = Some(folder.path().join("logs"));
+    source.log_folder = Some(crate::LogFolder {
+        folder: folder.path().join("logs"),
+        budget: std::sync::Arc::default(),
+    });
     let probe = probe_with(source, "{}");
     let mut stream = FakeStream::new();
     probe
