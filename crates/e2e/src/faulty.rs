@@ -201,12 +201,18 @@ fn send(
     connection.write_all(&frame)
 }
 
-/// `:status 200` and `content-length`, as HPACK has them without its dynamic table.
-fn headers(length: &str) -> Vec<u8> {
+/// Sends a HEADERS frame with `:status 200` and a `content-length`, as HPACK has them without its dynamic table.
+fn send_headers(connection: &mut TcpStream, stream: u32, length: &str) -> io::Result<()> {
     let mut block = vec![0x88, 0x0f, 0x0d];
     block.extend(u8::try_from(length.len()));
     block.extend(length.as_bytes());
-    block
+    send(
+        connection,
+        frame::HEADERS,
+        frame::END_HEADERS,
+        stream,
+        &block,
+    )
 }
 
 fn serve_http2(
@@ -246,33 +252,15 @@ fn answer_http2(connection: &mut TcpStream, fault: UpstreamFault, stream: u32) -
     let end = frame::END_STREAM;
     match fault {
         UpstreamFault::Body => {
-            send(
-                connection,
-                frame::HEADERS,
-                frame::END_HEADERS,
-                stream,
-                &headers("3"),
-            )?;
+            send_headers(connection, stream, "3")?;
             send(connection, frame::DATA, end, stream, b"abc")?;
         }
         UpstreamFault::Short => {
-            send(
-                connection,
-                frame::HEADERS,
-                frame::END_HEADERS,
-                stream,
-                &headers("50"),
-            )?;
+            send_headers(connection, stream, "50")?;
             send(connection, frame::DATA, end, stream, b"abc")?;
         }
         UpstreamFault::ResetMidway => {
-            send(
-                connection,
-                frame::HEADERS,
-                frame::END_HEADERS,
-                stream,
-                &headers("50"),
-            )?;
+            send_headers(connection, stream, "50")?;
             send(connection, frame::DATA, 0, stream, b"abc")?;
             send(
                 connection,
@@ -288,13 +276,7 @@ fn answer_http2(connection: &mut TcpStream, fault: UpstreamFault, stream: u32) -
             return Ok(false);
         }
         UpstreamFault::Close => {
-            send(
-                connection,
-                frame::HEADERS,
-                frame::END_HEADERS,
-                stream,
-                &headers("50"),
-            )?;
+            send_headers(connection, stream, "50")?;
             return Ok(false);
         }
         UpstreamFault::Garbage => {

@@ -24,7 +24,22 @@ pub mod steady;
 pub mod tls;
 mod up;
 
+use std::io::Write as _;
+use std::process::ExitCode;
+
 pub use headers::Headers;
+
+/// Returns the exit code of a program whose run ended so, after its error is on standard error.
+pub fn exit_code(run: anyhow::Result<()>) -> ExitCode {
+    match run {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            // Nothing is left to try when standard error is gone, too.
+            let _ = writeln!(std::io::stderr(), "\n{error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
 
 /// Which HTTP a connection speaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

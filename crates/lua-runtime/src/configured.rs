@@ -204,18 +204,28 @@ impl LuaConfigured {
         let Some(paused) = paused else {
             return Ok(Decision::Continue);
         };
-        let context = Context {
-            stream: &mut *stream,
+        let context = self.context(call, *slot, stream);
+        let outcome = vm.state.resume(&paused.thread, context);
+        self.conclude(&mut held, paused.thread, call, outcome, slot, stream)
+    }
+
+    /// Returns the context of a call that no event caused.
+    fn context<'s, 'w>(
+        &self,
+        call: Call,
+        slot: Slot,
+        stream: &'s mut dyn Stream,
+    ) -> Context<'s, 'w> {
+        Context {
+            stream,
             wake: None,
             phase: call.phase,
             end_of_stream: call.end_of_stream,
             config: self.documents.id,
-            slot: *slot,
+            slot,
             budget: self.core.time_budget,
             background: false,
-        };
-        let outcome = vm.state.resume(&paused.thread, context);
-        self.conclude(&mut held, paused.thread, call, outcome, slot, stream)
+        }
     }
 
     /// Starts a phase's handler on the worker's VM, which is ready.
@@ -236,16 +246,7 @@ impl LuaConfigured {
             Ok(thread) => thread,
             Err(error) => return Err(self.failed(held, error, stream)),
         };
-        let context = Context {
-            stream: &mut *stream,
-            wake: None,
-            phase: call.phase,
-            end_of_stream: call.end_of_stream,
-            config: self.documents.id,
-            slot: *slot,
-            budget: self.core.time_budget,
-            background: false,
-        };
+        let context = self.context(call, *slot, stream);
         let number = handler_number(call.phase);
         let outcome = match vm.state.start(&thread, number, context) {
             Started::Returned(state) => {
@@ -450,14 +451,8 @@ impl ConfiguredPlugin for LuaConfigured {
             end_of_stream: paused.end_of_stream || paused.wait == Wait::Body,
         };
         let context = Context {
-            stream: &mut *stream,
             wake: Some(&wake),
-            phase: call.phase,
-            end_of_stream: call.end_of_stream,
-            config: self.documents.id,
-            slot: *slot,
-            budget: self.core.time_budget,
-            background: false,
+            ..self.context(call, *slot, stream)
         };
         let outcome = vm.resume(&paused.thread, &wake, context);
         let decision = self.conclude(&mut held, paused.thread, call, outcome, slot, stream)?;

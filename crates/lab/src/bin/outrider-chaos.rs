@@ -6,6 +6,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clap::Parser;
 use outrider_lab::chaos::{self, ChaosOptions};
+use outrider_lab::exit_code;
 
 /// Runs random plugins behind random clients and before upstreams that break the protocol, changes the configuration
 /// meanwhile, and checks that Envoy lives, that calm tenants get every byte, and that memory comes back.
@@ -26,7 +27,7 @@ struct Arguments {
     /// How long the chaos lasts.
     #[arg(long, value_name = "SECONDS", default_value_t = 1800)]
     seconds: u64,
-    /// What decides all that is random. Default: the clock.
+    /// Seed of the random numbers. Default: the clock.
     #[arg(long, value_name = "NUMBER")]
     seed: Option<u64>,
     /// The longest time between two changes of the configuration; 0: a dozen changes at first, then none.
@@ -48,15 +49,8 @@ async fn main() -> ExitCode {
         seed: arguments.seed.unwrap_or_else(clock),
         change_ms: arguments.change_ms,
     };
-    match chaos::run(&options, &mut std::io::stdout()).await {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            use std::io::Write as _;
-            // Nothing is left to try when standard error is gone, too.
-            let _ = writeln!(std::io::stderr(), "\n{error:#}");
-            ExitCode::FAILURE
-        }
-    }
+    let run = chaos::run(&options, &mut std::io::stdout()).await;
+    exit_code(run)
 }
 
 #[cfg(test)]

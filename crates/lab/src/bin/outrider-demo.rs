@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use outrider_lab::demo::{self, DemoOptions};
+use outrider_lab::exit_code;
 
 /// Starts the quickstart gateway on ports of its own, shows plugins at work and changes made live,
 /// and checks every claim that it prints.
@@ -34,15 +35,8 @@ async fn main() -> ExitCode {
         outrider: arguments.outrider,
         example: arguments.example,
     };
-    match demo::run(&options, &mut std::io::stdout()).await {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            use std::io::Write as _;
-            // Nothing is left to try when standard error is gone, too.
-            let _ = writeln!(std::io::stderr(), "\nThe demonstration failed: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
+    let run = demo::run(&options, &mut std::io::stdout()).await;
+    exit_code(run.map_err(|error| error.context("The demonstration failed")))
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Parser;
+use outrider_lab::exit_code;
 use outrider_lab::hostile::{self, HostileOptions};
 
 /// Sends other tenants' requests at a steady rate through a gateway, first alone, then beside hostile plugins of
@@ -43,15 +44,8 @@ async fn main() -> ExitCode {
         only: arguments.only,
         output: arguments.output,
     };
-    match hostile::run(&options, &mut std::io::stdout()).await {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            use std::io::Write as _;
-            // Nothing is left to try when standard error is gone, too.
-            let _ = writeln!(std::io::stderr(), "\n{error:#}");
-            ExitCode::FAILURE
-        }
-    }
+    let run = hostile::run(&options, &mut std::io::stdout()).await;
+    exit_code(run)
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Parser;
+use outrider_lab::exit_code;
 use outrider_lab::soak::{self, SoakOptions};
 
 /// Loads a gateway whose plugins fail in every way, changes it meanwhile, and checks that memory stays
@@ -39,15 +40,8 @@ async fn main() -> ExitCode {
         duration: Duration::from_secs(arguments.seconds),
         output: arguments.output,
     };
-    match soak::run(&options, &mut std::io::stdout()).await {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            use std::io::Write as _;
-            // Nothing is left to try when standard error is gone, too.
-            let _ = writeln!(std::io::stderr(), "\n{error:#}");
-            ExitCode::FAILURE
-        }
-    }
+    let run = soak::run(&options, &mut std::io::stdout()).await;
+    exit_code(run)
 }
 
 #[cfg(test)]

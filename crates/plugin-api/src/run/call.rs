@@ -192,12 +192,12 @@ impl ChainRun {
         if breaker::is_refused(link, state, host) {
             return Err(self.turn_away(direction, index, Cause::Circuit, host));
         }
-        if let Some(wait) = share_of(link, host.worker())
-            && let Some(call) = action.delayed()
+        let delayed = action.delayed();
+        if let Some(call) = delayed
+            && let Some(wait) = share_of(link, host.worker())
         {
             return Err(self.delay_call(direction, index, task, call, wait, host));
         }
-        let delayed = action.delayed();
         let outcome = match &link.plugin {
             None => Err(Fault {
                 cause: Cause::Unavailable,
