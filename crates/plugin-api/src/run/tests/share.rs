@@ -5,7 +5,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::wire::{Asked, Wire, link_with_share, streaming, whole};
-use crate::{Cause, Decision, Direction, FailureAction, Interest, Link, Phase, SHARE_PATIENCE};
+use crate::{
+    Cause, Decision, Direction, FailureAction, Fault, Interest, Link, Phase, SHARE_PATIENCE,
+};
 
 const HEADERS: &[(&str, &str)] = &[(":method", "POST"), (":path", "/")];
 
@@ -116,4 +118,68 @@ fn log_call_over_share_is_skipped_and_counted() {
     assert_eq!(calls.load(Ordering::Relaxed), 0);
     assert_eq!(wire.host.metrics.get(&errors.unwrap()), Some(&1));
     assert!(wire.host.timers.is_empty());
+}
+
+/// A plugin whose VM is gone: the call finds that out, and then one is being made, for so many questions.
+fn replaced(times: u64) -> (Link, Arc<AtomicU64>) {
+    let calls = Arc::new(AtomicU64::new(0));
+    let counted = Arc::clone(&calls);
+    let left = Arc::new(AtomicU64::new(0));
+    let making = Arc::clone(&left);
+    let share = move || {
+        let before = left.load(Ordering::Relaxed);
+        left.store(before.saturating_sub(1), Ordering::Relaxed);
+        (before > 0).then_some(Duration::from_millis(30))
+    };
+    let link = link_with_share(FailureAction::Closed, streaming(), share, move |_, _| {
+        if counted.fetch_add(1, Ordering::Relaxed) == 0 {
+            making.store(times, Ordering::Relaxed);
+            return Err(Fault {
+                cause: Cause::Unavailable,
+                message: "its VM is being made".to_owned(),
+            });
+        }
+        Ok(Decision::Continue)
+    });
+    (link, calls)
+}
+
+#[test]
+fn call_that_finds_its_vm_being_made_is_made_again() {
+    let (link, calls) = replaced(3);
+    let mut wire = Wire::new(vec![link]);
+    wire.headers(Direction::Request, HEADERS, true);
+    assert_eq!(calls.load(Ordering::Relaxed), 1);
+    assert_eq!(wire.sent(Direction::Request).headers, None);
+    assert!(wire.fire());
+    assert_eq!(calls.load(Ordering::Relaxed), 1);
+    while wire.fire() {}
+    assert_eq!(calls.load(Ordering::Relaxed), 2);
+    assert!(wire.sent(Direction::Request).ended);
+    assert_eq!(wire.host.faults, []);
+    assert_eq!(wire.reply, None);
+}
+
+#[test]
+fn call_whose_vm_is_not_made_in_time_gets_the_failure_policy() {
+    let (link, calls) = replaced(u64::MAX);
+    let mut wire = Wire::new(vec![link]);
+    wire.headers(Direction::Request, HEADERS, true);
+    while wire.fire() {}
+    assert_eq!(u128::from(wire.host.nanos), SHARE_PATIENCE.as_nanos());
+    assert_eq!(calls.load(Ordering::Relaxed), 1);
+    assert_eq!(wire.host.faults.len(), 1);
+    assert!(!wire.sent(Direction::Request).ended);
+    assert!(wire.reply.is_some());
+}
+
+#[test]
+fn call_that_is_unavailable_for_good_gets_the_failure_policy_at_once() {
+    let (link, calls) = replaced(0);
+    let mut wire = Wire::new(vec![link]);
+    wire.headers(Direction::Request, HEADERS, true);
+    assert!(!wire.fire());
+    assert_eq!(calls.load(Ordering::Relaxed), 1);
+    assert_eq!(wire.host.faults[0].2.cause, Cause::Unavailable);
+    assert!(wire.reply.is_some());
 }
