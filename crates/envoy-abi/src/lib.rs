@@ -2,7 +2,7 @@
 //! calls, and [`outrider_plugin_api::Host`] over one of its streams. One place to change for each
 //! Envoy minor, and the home of nearly all `unsafe`.
 //!
-//! Who is loaded implements [`Module`] and says so with [`module!`]. Nothing here knows Lua, Wasm or
+//! A loadable module implements [`Module`] and is declared with [`module!`]. Nothing here knows Lua, Wasm or
 //! a configuration's content.
 //!
 //! The trap of this crate is re-entrancy: Envoy may call a hook of a stream, or free its filter,

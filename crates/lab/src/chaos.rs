@@ -58,7 +58,7 @@ pub struct ChaosOptions {
     pub outrider: PathBuf,
     /// How long the chaos lasts.
     pub duration: Duration,
-    /// What decides all that is random.
+    /// Seed of the random numbers.
     pub seed: u64,
     /// Milliseconds between two changes of the configuration, at most; 0: no changes after a first few.
     pub change_ms: u64,

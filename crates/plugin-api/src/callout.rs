@@ -52,7 +52,7 @@ pub struct HttpStreamRequest<'a> {
     pub timeout: Option<Duration>,
 }
 
-/// What comes on an HTTP stream. Its bytes are the proxy's, and valid for the call that hands them over.
+/// Event of an HTTP stream. Its bytes are the proxy's, and valid during the call that delivers them.
 #[derive(Debug, Clone, Copy)]
 pub enum HttpStreamEvent<'a> {
     /// The response's headers, `:status` included.

@@ -22,7 +22,7 @@ pub struct LinkMetrics {
     pub errors: [Option<MetricId>; CAUSES],
     /// Circuits that are open now.
     pub circuit_open: Option<MetricId>,
-    /// How often a circuit opened.
+    /// Number of times that a circuit opened.
     pub circuit_opened: Option<MetricId>,
     /// Log lines that the plugin's log budget dropped.
     pub log_dropped: Option<MetricId>,
@@ -57,7 +57,7 @@ pub struct Link {
     pub plugin: Option<Arc<dyn ConfiguredPlugin>>,
     /// Which phases it handles.
     pub interest: Interest,
-    /// What a stream gets when it fails.
+    /// Failure policy of its streams.
     pub failure_policy: FailurePolicy,
     /// Its counters.
     pub metrics: LinkMetrics,
@@ -67,9 +67,9 @@ pub struct Link {
     pub times: Option<Arc<CallTimes>>,
     /// Whether it is called at all.
     pub circuit: Arc<Circuit>,
-    /// What the plugin may do.
+    /// Permissions of the plugin.
     pub permissions: Arc<Permissions>,
-    /// How much it may log; shared by all chains that it stands in.
+    /// Log budget; shared by all chains that it stands in.
     pub logs: Arc<LogBudget>,
 }
 

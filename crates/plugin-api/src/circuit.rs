@@ -160,7 +160,7 @@ pub struct CircuitStatus {
     pub state: CircuitState,
     /// Streams that failed within the last 10 seconds, while it is closed.
     pub failures: u32,
-    /// How often it has opened.
+    /// Number of times that it has opened.
     pub openings: u64,
     /// While it is open: when it is tried again, in milliseconds since the Unix epoch.
     pub retry_at: Option<u64>,

@@ -24,7 +24,7 @@ pub(crate) struct OldPart {
     /// Where they began in the part of the body that the call saw.
     pub(crate) start: usize,
     pub(crate) bytes: Vec<u8>,
-    /// How many bytes took their place.
+    /// Number of bytes that took their place.
     pub(crate) replaced_by: usize,
 }
 

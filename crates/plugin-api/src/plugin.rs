@@ -84,7 +84,7 @@ pub struct Reply {
     pub audience: Audience,
 }
 
-/// Who sees a plugin's reply as the response.
+/// Plugins that see a plugin's reply as the response.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Audience {
     /// All plugins but the one that made it.

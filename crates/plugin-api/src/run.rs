@@ -46,7 +46,7 @@ use flow::{Flow, Progress};
 
 pub use share::SHARE_PATIENCE;
 
-/// What becomes of the headers, chunk or trailers that the run was given.
+/// Verdict on the headers, the chunk or the trailers that the proxy passed to the run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
     /// They go on, and with them what was held back.

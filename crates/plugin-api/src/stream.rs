@@ -86,7 +86,7 @@ pub enum FilterStateError {
     Unknown,
 }
 
-/// What becomes of a request whose chosen endpoint cannot be had.
+/// Fallback for a request whose chosen endpoint is not available.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OverrideHostFallback {
     /// The load balancer chooses another.

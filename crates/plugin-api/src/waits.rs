@@ -1,4 +1,5 @@
-//! What plugins have under way on one stream: who started it, and whether its outcome is still wanted.
+//! Pending operations of plugins on one stream (callouts, timers, HTTP streams): the plugin that started each, and
+//! whether its outcome is still wanted.
 //!
 //! A plugin need not be paused for any of it: what comes is told to whoever started it
 //! ([`crate::ConfiguredPlugin::event`]), and goes on with a paused call only where one waits for it.
@@ -11,7 +12,7 @@ use crate::callout::{CalloutFailure, HttpStreamEvent, HttpStreamId, Wake, WakeId
 use crate::host::Host;
 use crate::phase::Direction;
 
-/// How many callouts, timers and HTTP streams one plugin may have under way on one stream.
+/// Most callouts, timers and HTTP streams that one plugin may have pending on one stream.
 pub const MOST_UNDER_WAY: usize = 64;
 
 #[derive(Debug, Clone, Copy)]
@@ -26,14 +27,14 @@ struct Started {
     sending: bool,
 }
 
-/// Who is told of an event.
+/// Recipient of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Starter {
     pub(crate) link: usize,
     pub(crate) direction: Direction,
 }
 
-/// What the plugins of a chain have under way.
+/// Pending operations of the plugins of a chain.
 #[derive(Debug, Default)]
 pub(crate) struct Waits {
     list: SmallVec<[Started; 2]>,
@@ -73,8 +74,8 @@ impl Waits {
         found.map(|one| one.link)
     }
 
-    /// Who is told of an event, if it is one that somebody started and still wants. What is over with it
-    /// leaves the list.
+    /// Returns the plugin that started the operation of an event, or `None` if it was cancelled. An operation that the
+    /// event ends leaves the list.
     pub(crate) fn starter(&mut self, wake: &Wake<'_>) -> Option<Starter> {
         let id = wake.id()?;
         let position = self.list.iter().position(|one| one.id == id)?;

@@ -10,7 +10,7 @@ use super::workload::Shape;
 
 const UPSTREAM: &str = "upstream";
 
-/// Who answers.
+/// Server that answers the requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Answers {
     /// Envoy itself.

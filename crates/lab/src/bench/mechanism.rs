@@ -1,4 +1,4 @@
-//! Who does the work: the mechanisms, in the families that are compared with each other, and what is aimed at.
+//! Mechanisms that do a workload's work, in the families that are compared with each other, and what is aimed at.
 //! A further mechanism is a line of [`Mechanism`] and its way to be configured (`filters`).
 
 use serde::{Deserialize, Serialize};
@@ -133,7 +133,7 @@ impl Guest {
     }
 }
 
-/// Who does the work.
+/// Mechanism that does a workload's work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Mechanism {

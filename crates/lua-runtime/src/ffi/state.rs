@@ -543,7 +543,7 @@ fn count(length: usize) -> c_int {
     c_int::try_from(length).unwrap_or(c_int::MAX)
 }
 
-/// What comes of a thread that is not of this VM.
+/// Returns the outcome for a thread that is not of this VM.
 #[cold]
 fn no_coroutine(context: &Context<'_, '_>) -> Outcome {
     Outcome {
