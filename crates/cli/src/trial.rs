@@ -225,7 +225,8 @@ fn load_module(
         options: outrider_plugin_testkit::wasm_options(&entry.wasm),
         clock: Clock::default(),
         background: None,
-        shares: None,
+        share: 100,
+        cpu_clock: outrider_lua_runtime::thread_clock(),
     };
     let loaded = compiled::telling(&entry.name, bytes.len(), || {
         outrider_wasm_runtime::load(source, WORKERS, metrics)

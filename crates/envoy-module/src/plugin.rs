@@ -128,10 +128,8 @@ pub(crate) fn load(entry: &PluginEntry, place: &Place) -> Result<Arc<dyn Plugin>
                 options: wasm_options(&entry.wasm),
                 clock: wasm_runtime::Clock::default(),
                 background: Some(Arc::new(background)),
-                shares: Some(wasm_runtime::CpuShares {
-                    per_cent: entry.budgets.share,
-                    clock: lua_runtime::thread_clock(),
-                }),
+                share: entry.budgets.share,
+                cpu_clock: lua_runtime::thread_clock(),
             };
             Ok(wasm_runtime::load(source, place.workers, &mut metrics)?)
         }

@@ -102,7 +102,8 @@ impl LoadedPlugin {
                     options: wasm_options(&manifest.wasm.clone().unwrap_or_default()),
                     clock: clock::of_this_thread(),
                     background: None,
-                    shares: None,
+                    share: 100,
+                    cpu_clock: outrider_lua_runtime::thread_clock(),
                 };
                 Box::new(move |metrics| outrider_wasm_runtime::load(source.clone(), 1, metrics))
             }

@@ -13,6 +13,7 @@
 //! worker that finds `OVERDUE` at the end of a call takes the lock that the watchdog holds meanwhile.
 
 use std::fmt::Debug;
+use std::io;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::Thread;
@@ -52,6 +53,11 @@ pub trait ThreadClock: Debug + Sync {
     /// Returns the CPU time that the thread of a clock has used, in nanoseconds, or `None` if the thread
     /// has ended.
     fn cpu_time(&self, clock: i32) -> Option<u64>;
+
+    /// Returns the CPU time that the calling thread has used, or `None` if the system does not say.
+    fn this_thread_time(&self) -> Option<Duration> {
+        self.cpu_time(self.this_thread()).map(Duration::from_nanos)
+    }
 }
 
 /// A call that used up its time budget and was interrupted.
@@ -136,7 +142,10 @@ impl CallSlot {
     }
 
     /// Has the watchdog look at a slot for as long as it lives.
-    pub fn register(self: &Arc<Self>) {
+    ///
+    /// # Errors
+    /// The watchdog's thread cannot start; the next VM tries again.
+    pub fn register(self: &Arc<Self>) -> io::Result<()> {
         let watchdog = &*WATCHDOG;
         let mut slots = watchdog.slots();
         slots.retain(|slot| slot.strong_count() > 0);
@@ -146,10 +155,10 @@ impl CallSlot {
         if thread.is_none() {
             let spawned = std::thread::Builder::new()
                 .name("outrider-watch".to_owned())
-                .spawn(|| run(&WATCHDOG));
-            // Without a thread the next VM tries again.
-            *thread = spawned.ok().map(|handle| handle.thread().clone());
+                .spawn(|| run(&WATCHDOG))?;
+            *thread = Some(spawned.thread().clone());
         }
+        Ok(())
     }
 
     /// Sets the worker that uses the VM; [`NO_WORKER`]: none.

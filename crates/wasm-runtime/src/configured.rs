@@ -124,7 +124,6 @@ impl ConfiguredPlugin for WasmConfigured {
         let Some(vm) = held.vm_of(*slot) else {
             return Err(unavailable(NO_VM));
         };
-        let _call = self.core.begin_call(stream.worker());
         match vm.call(root, slot, call, stream) {
             Ok(decision) => decision,
             Err(trouble) => Err(self.core.failed(&mut held, *slot, &trouble)),
@@ -164,7 +163,6 @@ impl ConfiguredPlugin for WasmConfigured {
         let Some(vm) = held.vm_of(*slot) else {
             return Err(unavailable(LOST));
         };
-        let _call = self.core.begin_call(stream.worker());
         match vm.event(*slot, &wake, stream) {
             Ok(reaction) => reaction,
             Err(trouble) => Err(self.core.failed(&mut held, *slot, &trouble)),
@@ -186,7 +184,6 @@ impl ConfiguredPlugin for WasmConfigured {
             return;
         };
         let Some(vm) = held.vm_of(slot) else { return };
-        let _call = self.core.begin_call(worker);
         if let Err(trouble) = vm.end(slot) {
             self.core.failed_alone(&mut held, slot, &trouble);
         } else {

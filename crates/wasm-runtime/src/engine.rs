@@ -7,8 +7,6 @@ use std::sync::LazyLock;
 
 use wasmtime::{Config, Engine, OptLevel, Strategy, WasmBacktraceDetails};
 
-use crate::time;
-
 /// How deep guests may call, in bytes of the worker's stack, of which Envoy's threads have 8 MiB.
 const STACK: usize = 1024 * 1024;
 
@@ -35,9 +33,7 @@ fn config() -> Config {
 /// # Errors
 /// This machine cannot run it, with the reason.
 pub(crate) fn engine() -> Result<&'static Engine, String> {
-    let engine = ENGINE
+    ENGINE
         .as_ref()
-        .map_err(|reason| format!("Wasmtime cannot run WebAssembly on this machine: {reason}"))?;
-    time::start(engine)?;
-    Ok(engine)
+        .map_err(|reason| format!("Wasmtime cannot run WebAssembly on this machine: {reason}"))
 }

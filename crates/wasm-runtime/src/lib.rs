@@ -44,7 +44,7 @@ use outrider_plugin_api::{LoadError, Metrics, Plugin};
 
 pub use host::foreign::NAMES as FOREIGN_FUNCTIONS;
 pub use host::{HostFunction, all as host_functions};
-pub use source::{Clock, CpuShares, Digest, WasmModule, WasmOptions, WasmSource};
+pub use source::{Clock, Digest, WasmModule, WasmOptions, WasmSource};
 
 /// Loads a plugin: compiles its module, checks what it imports and exports, and makes a VM for each of
 /// `workers`.

@@ -1,5 +1,5 @@
 //! All that the compiler cannot check of this crate: what is lent to host calls for the time of one call of
-//! the guest, the loading of compiled code ([`deserialize`]), the CPU time of a thread, and the user of this process.
+//! the guest, the loading of compiled code ([`deserialize`]), a thread's priority, and the user of this process.
 //!
 //! A stream is handed to a plugin as `&mut dyn Stream`, for the time of a call. Host functions run inside of
 //! that call, but Wasmtime gives them only the store's data, which outlives the call. So the reference is
@@ -14,7 +14,6 @@
 
 use std::fs::File;
 use std::ptr::NonNull;
-use std::time::Duration;
 
 use outrider_plugin_api::{Metrics, Stream};
 use wasmtime::{Engine, Module, Store};
@@ -37,18 +36,6 @@ pub(crate) fn deserialize(engine: &Engine, file: File) -> Result<Module, String>
 pub(crate) fn own_user() -> u32 {
     // SAFETY: it takes nothing, touches no memory of ours, and cannot fail.
     unsafe { libc::geteuid() }
-}
-
-/// Returns the CPU time that the calling thread has used, or `None` if the system does not say.
-pub(crate) fn thread_cpu_time() -> Option<Duration> {
-    let mut time = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    // SAFETY: the call writes one `timespec`, which lives until it returns.
-    let result = unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
-    let (seconds, nanoseconds) = (time.tv_sec.try_into().ok()?, time.tv_nsec.try_into().ok()?);
-    (result == 0).then(|| Duration::new(seconds, nanoseconds))
 }
 
 /// Lowers the priority of the calling thread: it makes way for workers where there are more threads than processors.

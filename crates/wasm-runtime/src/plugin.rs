@@ -61,10 +61,11 @@ impl WasmPlugin {
             options,
             clock,
             background,
-            shares,
+            share,
+            cpu_clock,
             ..
         } = source;
-        let account = shares.and_then(|shares| ShareAccount::of(&name, shares.per_cent, workers));
+        let account = ShareAccount::of(&name, share, workers);
         let environment = options
             .environment
             .iter()
@@ -98,7 +99,7 @@ impl WasmPlugin {
             load_budget: (time_budget * LOAD_FACTOR).clamp(LOAD_BUDGETS.0, LOAD_BUDGETS.1),
             metrics: Mutex::default(),
             tick_failures: Mutex::default(),
-            shares,
+            cpu_clock,
             account,
         });
         let mut core = Core::new(code, shared, counters);
@@ -107,8 +108,9 @@ impl WasmPlugin {
             message: core.describe(refusal),
         };
         let budget = core.shared.load_budget;
-        let (check, start) =
-            taking(|| Vm::new(&core.code, &core.shared, 1, budget, Loan::Metrics(metrics)));
+        let (check, start) = taking(&core.shared, || {
+            Vm::new(&core.code, &core.shared, 1, budget, Loan::Metrics(metrics))
+        });
         let check = check.map_err(|refusal| refused(&core, &refusal))?;
         core.note_cost(start, Duration::ZERO);
         for _ in 0..workers {
@@ -138,8 +140,9 @@ impl WasmPlugin {
             let (budget, loan) = (core.shared.load_budget, Loan::Metrics(&mut *metrics));
             Vm::new(&core.code, &core.shared, 1, budget, loan)?
         };
-        let (configured, cost) =
-            taking(|| vm.configure(configuration, Loan::Metrics(&mut *metrics)));
+        let (configured, cost) = taking(&core.shared, || {
+            vm.configure(configuration, Loan::Metrics(&mut *metrics))
+        });
         match configured {
             Ok(_) => {
                 if vm.release(configuration.id, Loan::Metrics(metrics)).is_ok() {

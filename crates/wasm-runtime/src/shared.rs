@@ -5,10 +5,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use outrider_plugin_api::{Background, MetricId, MetricKind, Metrics};
-use outrider_vm_pool::ShareAccount;
+use outrider_vm_pool::{ShareAccount, ThreadClock};
 
 use crate::shared_data::Namespace;
-use crate::source::{Clock, CpuShares, WasmOptions};
+use crate::source::{Clock, WasmOptions};
 use crate::state::MetricChange;
 use crate::ticks::TickFailures;
 
@@ -30,7 +30,8 @@ pub(crate) struct Shared {
     pub(crate) load_budget: Duration,
     /// What the proxy does where there is no stream.
     pub(crate) background: Option<Arc<dyn Background>>,
-    pub(crate) shares: Option<CpuShares>,
+    /// Reads the CPU time of threads.
+    pub(crate) cpu_clock: &'static dyn ThreadClock,
     /// The plugin's CPU share; none: it is not limited.
     pub(crate) account: Option<Arc<ShareAccount>>,
     /// Its shared data and queues.
@@ -172,6 +173,11 @@ impl Shared {
         if let Some(background) = &self.background {
             background.ring_in(delay);
         }
+    }
+
+    /// Returns the CPU time that the calling thread has used, or `None` if the system does not say.
+    pub(crate) fn thread_cpu_time(&self) -> Option<Duration> {
+        self.cpu_clock.this_thread_time()
     }
 
     /// Changes a metric where there is no stream. `false`: it has to wait.

@@ -31,17 +31,10 @@ pub struct WasmSource {
     /// What the proxy does for plugins where there is no stream; none: nothing, so that what would be done there
     /// is done while streams pass.
     pub background: Option<Arc<dyn Background>>,
-    /// How much of a worker the plugin may use; none: any.
-    pub shares: Option<CpuShares>,
-}
-
-/// Limit of the CPU time that a plugin may use of each worker.
-#[derive(Debug, Clone, Copy)]
-pub struct CpuShares {
-    /// Per cent of one worker over a short window; 100: any.
-    pub per_cent: u32,
-    /// Reads the CPU time of workers.
-    pub clock: &'static dyn ThreadClock,
+    /// The part of each worker's CPU time that the plugin may use over a short window, in per cent; 100: any.
+    pub share: u32,
+    /// Reads the CPU time of threads, for time budgets and shares.
+    pub cpu_clock: &'static dyn ThreadClock,
 }
 
 /// SHA-256 of a module's file.

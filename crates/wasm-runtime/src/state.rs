@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use outrider_plugin_api::{Direction, HeaderMap, LogLevel, MetricId, OwnedHeaders, Reply, Stream};
-use wasmtime::{Global, Memory, ResourceLimiter, TypedFunc};
+use wasmtime::{Engine, Global, Memory, ResourceLimiter, TypedFunc};
 
 use crate::contexts::{Context, Contexts, Maps};
 use crate::mailbox::Mailbox;
@@ -13,7 +13,7 @@ use crate::memory::Lent;
 use crate::pairs::Writer;
 use crate::room::Asking;
 use crate::shared::{MetricNumbers, Shared};
-use crate::time::Time;
+use crate::time::CallTime;
 
 /// Whether host functions take the short way, and if not, why.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -180,8 +180,8 @@ pub(crate) struct State {
     pub(crate) lent: Lent,
     pub(crate) gate: Gate,
     pub(crate) limits: Limits,
-    /// Deadline of the call.
-    pub(crate) time: Time,
+    /// Time budget of the call.
+    pub(crate) time: CallTime,
     pub(crate) memory: Option<Memory>,
     pub(crate) allocate: Option<TypedFunc<i32, i32>>,
     /// How far a sequence of callbacks is.
@@ -247,18 +247,18 @@ const MOST_COMPLAINTS: usize = 8;
 const MOST_UNCOUNTED: usize = 4096;
 
 impl State {
-    pub(crate) fn new(shared: Arc<Shared>) -> Self {
+    pub(crate) fn new(engine: &Engine, shared: Arc<Shared>) -> Self {
         let limits = Limits::new(shared.memory_budget);
         let mut gate = Gate::INSTANTIATING;
         if shared.options.trace {
             gate.set(Gate::TRACE);
         }
         Self {
+            time: CallTime::new(engine, &shared),
             shared,
             lent: Lent::NOTHING,
             gate,
             limits,
-            time: Time::default(),
             memory: None,
             allocate: None,
             stage: None,

@@ -7,6 +7,7 @@
 )]
 
 mod beside;
+mod call_time;
 mod callers;
 mod callouts;
 mod corpus;

@@ -31,6 +31,12 @@ impl Trouble {
         }))
     }
 
+    /// A host function did not end within the time budget of its call.
+    #[cold]
+    pub(crate) fn late() -> Self {
+        Self::new("a host function", Trap::Interrupt.into(), false)
+    }
+
     fn trap(&self) -> Option<Trap> {
         self.0.error.downcast_ref::<Trap>().copied()
     }

@@ -12,7 +12,8 @@ use std::time::Duration;
 use outrider_plugin_api::{
     Call, Decision, Fault, LogLevel, MetricId, Phase, Reaction, Slot, Stream, Wake,
 };
-use wasmtime::{Store, TypedFunc, UpdateDeadline, WasmParams, WasmResults};
+use outrider_vm_pool::CallSlot;
+use wasmtime::{Store, TypedFunc, WasmParams, WasmResults};
 
 use crate::abi::Version;
 use crate::code::Code;
@@ -20,7 +21,7 @@ use crate::exports::Exports;
 use crate::memory::{Loan, lend};
 use crate::shared::Shared;
 use crate::state::{Gate, MetricChange, Moment, State};
-use crate::time;
+use crate::time::{NEXT_EPOCH, RunningCall};
 use crate::trouble::Trouble;
 use events::{abandoned, background, look, next_due, told};
 use exchanges::end_exchanges;
@@ -57,10 +58,12 @@ impl From<Trouble> for Refusal {
 pub(crate) struct Vm {
     store: Store<State>,
     exports: Exports,
+    /// Its calls, as the watchdog sees them.
+    calls: Arc<CallSlot>,
     /// Told apart from those of VMs that were here before by this number, from 1.
     pub(crate) generation: u32,
-    call_ticks: u64,
-    load_ticks: u64,
+    call_budget: Duration,
+    load_budget: Duration,
     /// Streams that came to their end without trouble.
     pub(crate) served: u64,
     /// A call for a stream has returned.
@@ -78,13 +81,25 @@ impl Debug for Vm {
     }
 }
 
-/// A call begins whose budget is twice so many ticks.
+/// Runs a call into a guest within a time budget.
+///
+/// # Errors
+/// That of `run`, or the call ran on after its budget was used up: a host function did not end in time.
 #[inline]
-fn begin(store: &mut Store<State>, half_ticks: u64) {
-    store.set_epoch_deadline(half_ticks);
-    let state = store.data_mut();
-    state.limits.refused = false;
-    state.time.begin(half_ticks);
+fn run_call<R, E: From<Trouble>>(
+    calls: &CallSlot,
+    budget: Duration,
+    store: &mut Store<State>,
+    loan: Loan<'_>,
+    run: impl FnOnce(&mut Store<State>) -> Result<R, E>,
+) -> Result<R, E> {
+    let call = RunningCall::begin(calls, budget);
+    store.data_mut().limits.refused = false;
+    let result = lend(store, loan, run);
+    match call.end() {
+        Err(overrun) if overrun.is_late() => result.and(Err(Trouble::late().into())),
+        _ => result,
+    }
 }
 
 /// Calls a callback.
@@ -146,25 +161,30 @@ impl Vm {
         load_budget: Duration,
         loan: Loan<'_>,
     ) -> Result<Self, Refusal> {
-        let mut state = State::new(Arc::clone(shared));
+        let engine = code.instances.module().engine();
+        let mut state = State::new(engine, Arc::clone(shared));
         state.is_first_version = code.version == Version::V0_1_0;
-        let mut store = Store::new(code.instances.module().engine(), state);
+        let calls = Arc::clone(state.time.slot());
+        calls.register().map_err(|error| {
+            Refusal::Refused(format!(
+                "the thread that ends endless calls cannot start: {error}"
+            ))
+        })?;
+        let mut store = Store::new(engine, state);
         store.limiter(|state| &mut state.limits);
-        store.epoch_deadline_callback(|mut store| {
-            let ticks = store.data_mut().time.at_deadline()?;
-            Ok(UpdateDeadline::Continue(ticks))
-        });
-        let call_ticks = time::half_ticks(shared.time_budget);
-        let load_ticks = time::half_ticks(load_budget);
-        begin(&mut store, load_ticks);
-        let exports = lend(&mut store, loan, |store| start(code, store))?;
+        store.set_epoch_deadline(NEXT_EPOCH);
+        store.epoch_deadline_callback(|store| store.data().time.at_deadline());
+        let exports = run_call(&calls, load_budget, &mut store, loan, |store| {
+            start(code, store)
+        })?;
         let first_memory = store.data().limits.used();
         Ok(Self {
             store,
             exports,
+            calls,
             generation,
-            call_ticks,
-            load_ticks,
+            call_budget: shared.time_budget,
+            load_budget,
             served: 0,
             has_worked: false,
             first_memory,
@@ -174,6 +194,16 @@ impl Vm {
     /// Bytes of memory in use.
     pub(crate) fn memory(&self) -> usize {
         self.store.data().limits.used()
+    }
+
+    /// Its calls, as the watchdog sees them.
+    pub(crate) fn calls(&self) -> &Arc<CallSlot> {
+        &self.calls
+    }
+
+    /// Sets the worker that uses it, to which its long calls are charged.
+    pub(crate) fn set_worker(&self, worker: usize) {
+        self.calls.set_worker(worker);
     }
 
     /// How many streams it has.
@@ -241,7 +271,7 @@ impl Vm {
     ) -> Result<u32, Refusal> {
         match self.store.data().contexts.root_of(configuration.id) {
             Some(root) => Ok(root),
-            None => self.load_configuration(configuration, self.load_ticks, loan),
+            None => self.load_configuration(configuration, self.load_budget, loan),
         }
     }
 
@@ -251,7 +281,7 @@ impl Vm {
         configuration: &Configuration,
     ) -> Result<(), Refusal> {
         if self.root_of(configuration.id).is_none() {
-            self.load_configuration(configuration, self.call_ticks, Loan::Nothing)?;
+            self.load_configuration(configuration, self.call_budget, Loan::Nothing)?;
         }
         Ok(())
     }
@@ -260,17 +290,21 @@ impl Vm {
     fn load_configuration(
         &mut self,
         configuration: &Configuration,
-        half_ticks: u64,
+        budget: Duration,
         loan: Loan<'_>,
     ) -> Result<u32, Refusal> {
-        let Self { store, exports, .. } = self;
-        begin(store, half_ticks);
+        let Self {
+            store,
+            exports,
+            calls,
+            ..
+        } = self;
         let state = store.data_mut();
         let root = state
             .contexts
             .add_root(configuration.id, Arc::clone(&configuration.text));
         let before = (state.own.take(), std::mem::take(&mut state.own_id));
-        let taken = lend(store, loan, |store| {
+        let taken = run_call(calls, budget, store, loan, |store| {
             let taken = configure_root(store, exports, root, configuration.text.len());
             let state = store.data_mut();
             state.moment = Moment::Other;
@@ -292,9 +326,7 @@ impl Vm {
         let Some(root) = self.store.data().contexts.root_of(configuration) else {
             return Ok(());
         };
-        let exports = &self.exports;
-        begin(&mut self.store, self.call_ticks);
-        lend(&mut self.store, loan, |store| {
+        self.run_call(loan, |store, exports| {
             end_exchanges(store, exports, root)?;
             let state = store.data_mut();
             state.effective = root;
@@ -311,8 +343,23 @@ impl Vm {
         })
     }
 
-    fn begin(&mut self) {
-        begin(&mut self.store, self.call_ticks);
+    /// Runs a call into the guest within the time budget of calls.
+    #[inline]
+    fn run_call<R>(
+        &mut self,
+        loan: Loan<'_>,
+        run: impl FnOnce(&mut Store<State>, &Exports) -> Result<R, Trouble>,
+    ) -> Result<R, Trouble> {
+        let Self {
+            store,
+            exports,
+            calls,
+            call_budget,
+            ..
+        } = self;
+        run_call(calls, *call_budget, store, loan, |store| {
+            run(store, exports)
+        })
     }
 
     /// Calls the guest for a phase of a stream.
@@ -326,10 +373,8 @@ impl Vm {
         call: Call,
         stream: &mut dyn Stream,
     ) -> Result<Result<Decision, Fault>, Trouble> {
-        self.begin();
-        let exports = &self.exports;
         let begins = (root, self.generation);
-        let came = lend(&mut self.store, Loan::Stream(stream), |store| {
+        let came = self.run_call(Loan::Stream(stream), |store, exports| {
             phases::call(store, exports, begins, slot, call)
         })?;
         self.has_worked = true;
@@ -355,9 +400,7 @@ impl Vm {
         let Some(place) = place_of(slot) else {
             return Ok(Ok(Reaction::default()));
         };
-        self.begin();
-        let exports = &self.exports;
-        lend(&mut self.store, Loan::Stream(stream), |store| {
+        self.run_call(Loan::Stream(stream), |store, exports| {
             let state = store.data_mut();
             state.catch_up();
             state.act_for(place);
@@ -384,9 +427,7 @@ impl Vm {
         if due.is_none_or(|due| due > SLACK) {
             return Ok(due);
         }
-        self.begin();
-        let exports = &self.exports;
-        lend(&mut self.store, Loan::Nothing, |store| {
+        self.run_call(Loan::Nothing, |store, exports| {
             background(store, exports, SLACK)?;
             store.data_mut().act_for_none();
             Ok(next_due(store.data()))
@@ -401,8 +442,9 @@ impl Vm {
         let Some(place) = place_of(slot) else {
             return Ok(());
         };
-        self.begin();
-        finish(&mut self.store, &self.exports, place)?;
+        self.run_call(Loan::Nothing, |store, exports| {
+            finish(store, exports, place)
+        })?;
         self.served += 1;
         Ok(())
     }

@@ -4,7 +4,6 @@ mod beside;
 mod configurations;
 mod made;
 mod own;
-mod shares;
 mod spare;
 
 use configurations::Configurations;
@@ -20,7 +19,7 @@ use outrider_plugin_api::{ConfigPlace, Fault, LogLevel, MetricId, Slot, VmStatus
 use outrider_vm_pool::{Making, drop_later};
 
 use crate::code::Code;
-use crate::memory::{Loan, thread_cpu_time};
+use crate::memory::Loan;
 use crate::shared::Shared;
 use crate::state::MetricChange;
 use crate::trouble::Trouble;
@@ -93,9 +92,7 @@ impl Core {
     /// A worker, and its first VM.
     pub(crate) fn add_worker(&mut self, vm: Vm) {
         let worker = self.workers.len();
-        let shared = &self.shared;
-        let calls = shares::call_slot(shared.shares, shared.account.as_ref(), worker);
-        self.workers.push(WorkerVm::new(vm, worker, calls));
+        self.workers.push(WorkerVm::new(vm, worker));
     }
 
     /// It has all its workers, and is shared from now on.
@@ -217,7 +214,7 @@ impl Core {
         own.has_released.store(false, Ordering::Relaxed);
         let mut ids = std::mem::take(&mut *released);
         drop(released);
-        let began = thread_cpu_time();
+        let began = self.shared.thread_cpu_time();
         // The first is taken first.
         ids.reverse();
         while let Some(id) = ids.pop() {
@@ -231,7 +228,9 @@ impl Core {
             if let Some((generation, trouble)) = failed {
                 self.failed_alone(held, slot_of(generation), &trouble);
             }
-            let took = thread_cpu_time()
+            let took = self
+                .shared
+                .thread_cpu_time()
                 .zip(began)
                 .map(|(now, began)| now.saturating_sub(began));
             if !ids.is_empty() && took.is_some_and(|took| took > MOST_DRAINING) {
@@ -244,6 +243,18 @@ impl Core {
                 return;
             }
         }
+    }
+
+    /// Returns how long the plugin has to wait until it may run on a worker, or `None` if it may now.
+    #[inline]
+    pub(crate) fn wait(&self, worker: usize) -> Option<Duration> {
+        self.shared.account.as_ref()?.wait(worker)
+    }
+
+    /// Returns how often the plugin had to wait.
+    pub(crate) fn share_waits(&self) -> u64 {
+        let account = self.shared.account.as_ref();
+        account.map_or(0, |account| account.waits())
     }
 
     /// Makes a VM for a stream that begins.
@@ -305,6 +316,7 @@ impl Core {
     fn install(&self, held: &mut Held, mut vm: Vm) {
         held.generation = next(held.generation);
         vm.generation = held.generation;
+        vm.set_worker(held.worker);
         held.seen.memory.store(vm.memory(), Ordering::Relaxed);
         *held.seen.trouble() = None;
         held.current = Some(vm);

@@ -214,7 +214,10 @@ impl State {
         }
         state.entries = boot_data.entries;
         state.handlers = boot_data.handlers;
-        state.watch.register();
+        state.watch.register().map_err(|error| LuaError {
+            kind: LuaErrorKind::Error,
+            message: format!("the thread that ends endless calls cannot start: {error}"),
+        })?;
         Ok(state)
     }
 

@@ -121,8 +121,11 @@ impl Watch {
     }
 
     /// Has the watchdog look at the VM.
-    pub(super) fn register(&self) {
-        self.slot.register();
+    ///
+    /// # Errors
+    /// The watchdog's thread cannot start.
+    pub(super) fn register(&self) -> std::io::Result<()> {
+        self.slot.register()
     }
 
     /// The slot of the VM's calls.
@@ -250,7 +253,7 @@ mod tests {
     fn only_time_that_the_thread_runs_counts() {
         // Without a VM: nothing may touch it here.
         let watch = Watch::new(std::ptr::null_mut(), None);
-        watch.register();
+        watch.register().unwrap();
         watch.begin(Duration::from_millis(50));
         let sleep = || std::thread::sleep(Duration::from_millis(10));
         assert!(!is_overdue_within(
@@ -264,7 +267,7 @@ mod tests {
     #[test]
     fn a_thread_that_runs_uses_up_its_budget() {
         let watch = Watch::new(std::ptr::null_mut(), None);
-        watch.register();
+        watch.register().unwrap();
         let clock = PosixClock;
         let cpu = || clock.cpu_time(clock.this_thread()).unwrap();
         let began = cpu();

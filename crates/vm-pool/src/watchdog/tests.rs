@@ -200,7 +200,7 @@ fn watchdog_thread_ends_a_call_and_parks() {
     let interrupts = Arc::new(AtomicU32::new(0));
     let counted = Box::new(Counted(Arc::clone(&interrupts)));
     let slot = Arc::new(CallSlot::new(counted, clock, None));
-    slot.register();
+    slot.register().unwrap();
     for _ in 0..2 {
         interrupts.store(0, Ordering::SeqCst);
         slot.begin(BUDGET);

@@ -37,7 +37,7 @@ fn extent(state: &mut State, buffer: Buffer) -> Result<Range<usize>, Status> {
 fn copy(state: &mut State, buffer: Buffer, start: usize, end: usize) -> wasmtime::Result<()> {
     let mut scratch = std::mem::take(&mut state.scratch);
     scratch.clear();
-    let mut time = state.time;
+    let time = &state.time;
     let mut copied = Ok(());
     let mut offset = 0_usize;
     let mut whole = |piece: &[u8]| {
@@ -68,7 +68,6 @@ fn copy(state: &mut State, buffer: Buffer, start: usize, end: usize) -> wasmtime
         Buffer::Network => {}
     }
     state.scratch = scratch;
-    state.time = time;
     copied
 }
 

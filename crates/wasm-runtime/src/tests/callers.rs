@@ -9,14 +9,12 @@ use outrider_plugin_api::{Direction, HeaderMap, Phase, Slot};
 use proptest::prelude::*;
 use wasmtime::{Extern, Store, ValType};
 
-use super::fake::{FakeStream, Probe};
+use super::fake::{FakeStream, Probe, shared};
+use crate::Clock;
 use crate::abi::Version;
 use crate::engine::engine;
 use crate::pairs::Writer;
-use crate::shared::{MetricNames, Shared};
-use crate::shared_data::Owner;
 use crate::state::State;
-use crate::{Clock, WasmOptions, shared_data};
 
 /// Functions with their parameters: whether each is one of 64 bits.
 pub(super) type Functions = Vec<(String, String, Vec<bool>)>;
@@ -24,23 +22,8 @@ pub(super) type Functions = Vec<(String, String, Vec<bool>)>;
 pub(super) fn functions() -> Functions {
     let engine = engine().unwrap();
     let linker = crate::host::linker(engine).unwrap();
-    let shared = Shared {
-        background: None,
-        plugin: String::new(),
-        file: String::new(),
-        options: WasmOptions::default(),
-        clock: Clock::default(),
-        environment: Vec::new(),
-        memory_budget: 0,
-        time_budget: Duration::ZERO,
-        load_budget: Duration::ZERO,
-        namespace: shared_data::namespace(Owner::Plugin("hostile".to_owned()), 0),
-        metrics: std::sync::Mutex::new(MetricNames::default()),
-        tick_failures: std::sync::Mutex::default(),
-        shares: None,
-        account: None,
-    };
-    let mut store = Store::new(engine, State::new(Arc::new(shared)));
+    let state = State::new(engine, Arc::new(shared()));
+    let mut store = Store::new(engine, state);
     let mut functions: Functions = linker
         .iter(&mut store)
         .map(|(module, name, item)| (module.to_owned(), name.to_owned(), item))

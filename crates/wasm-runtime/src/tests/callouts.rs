@@ -47,7 +47,7 @@ fn a_response_comes_to_the_root_and_lets_the_stream_go_on() {
         Duration::from_millis(1500),
     );
     assert_eq!(stream.callouts, [asked]);
-    assert_eq!(stream.timers, [], "the callout wakes it");
+    assert_eq!(stream.timers, [Duration::ZERO; 0], "the callout wakes it");
     let response = CalloutResponse {
         headers: &[(b":status", b"200"), (b"a", b"b")],
         body: &[b"wel", b"come"],

@@ -3,8 +3,8 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use outrider_plugin_api::{
@@ -15,7 +15,11 @@ use outrider_plugin_api::{
     Plugin, Scalar, ScopedConfig, Slot, Stream, Timing, WakeId,
 };
 
-use crate::{Clock, WasmOptions, WasmSource};
+use outrider_lua_runtime::thread_clock;
+
+use crate::shared::Shared;
+use crate::shared_data::Owner;
+use crate::{Clock, WasmOptions, WasmSource, shared_data};
 
 pub(super) type Headers = Vec<(Vec<u8>, Vec<u8>)>;
 
@@ -38,6 +42,8 @@ pub(super) struct FakeStream {
     pub(super) route_cleared: usize,
     pub(super) logs: RefCell<Vec<(LogLevel, String)>>,
     pub(super) panics: bool,
+    /// CPU time that a log line costs.
+    pub(super) log_cost: Duration,
 }
 
 pub(super) fn pairs(list: &[(&str, &str)]) -> Headers {
@@ -330,6 +336,10 @@ impl Stream for FakeStream {
     }
 
     fn log(&self, level: LogLevel, message: &str) {
+        let end = cpu_time() + self.log_cost;
+        while !self.log_cost.is_zero() && cpu_time() < end {
+            std::hint::spin_loop();
+        }
         self.logs.borrow_mut().push((level, message.to_owned()));
     }
 
@@ -459,8 +469,34 @@ pub(super) fn source(module: &[u8]) -> WasmSource {
         options: WasmOptions::default(),
         clock: Clock::default(),
         background: None,
-        shares: None,
+        share: 100,
+        cpu_clock: thread_clock(),
     }
+}
+
+/// What the VMs of a plugin without a module share.
+pub(super) fn shared() -> Shared {
+    Shared {
+        background: None,
+        plugin: String::new(),
+        file: String::new(),
+        options: WasmOptions::default(),
+        clock: Clock::default(),
+        environment: Vec::new(),
+        memory_budget: 0,
+        time_budget: Duration::ZERO,
+        load_budget: Duration::ZERO,
+        namespace: shared_data::namespace(Owner::Plugin("hostile".to_owned()), 0),
+        metrics: Mutex::default(),
+        tick_failures: Mutex::default(),
+        cpu_clock: thread_clock(),
+        account: None,
+    }
+}
+
+/// Returns the CPU time that this thread has used.
+pub(super) fn cpu_time() -> Duration {
+    thread_clock().this_thread_time().unwrap()
 }
 
 pub(super) fn config(text: &str) -> ScopedConfig {

@@ -8,10 +8,9 @@ use std::time::{Duration, Instant};
 use outrider_plugin_api::{Cause, Decision, Phase, Slot, Wake};
 
 use super::fake::{
-    FakeStream, Probe, clock, guest, guest_text, guest_with_lines, line_of, load, probe, refused,
-    source,
+    FakeStream, Probe, clock, cpu_time, guest, guest_text, guest_with_lines, line_of, load, probe,
+    refused, source,
 };
-use crate::memory::thread_cpu_time;
 
 /// A guest that fails on streams whose request has `x-fail`, in the way that `wrong` says.
 fn failing(wrong: &str) -> String {
@@ -172,11 +171,11 @@ fn a_trap_tells_its_line_where_the_file_has_lines() {
 /// A stream fails because its call used up the time budget of 50 ms, and not much more CPU time than that.
 fn ends_in_time(probe: &Probe, place: &str) {
     let (mut slot, mut stream) = (Slot::default(), failing_stream());
-    let began = thread_cpu_time().unwrap();
+    let began = cpu_time();
     let fault = probe
         .call(Phase::RequestHeaders, &mut slot, &mut stream)
         .unwrap_err();
-    let took = thread_cpu_time().unwrap().saturating_sub(began);
+    let took = cpu_time().saturating_sub(began);
     assert_eq!(fault.cause, Cause::Time, "{fault}");
     for words in ["time budget of 50 ms", place] {
         assert!(fault.message.contains(words), "{words}: {fault}");
@@ -477,6 +476,30 @@ fn what_an_event_meets_after_the_vm_failed_is_a_fault_of_its_own() {
         .event(&mut waiting, Wake::Timer(1), &mut its)
         .unwrap_err();
     assert_eq!(fault.cause, Cause::Unavailable);
+}
+
+#[test]
+fn call_that_ran_on_in_a_host_function_fails_and_its_vm_is_replaced() {
+    let probe = probe(
+        r#"(func (export "proxy_on_request_headers") (param i32 i32 i32) (result i32)
+          (call $say (i32.const 0) (i32.const 1)) (i32.const 0))"#,
+    );
+    // The second is over its budget when it ends, but not by so much that its VM is not used again.
+    for (cost, replaced) in [(10, 0), (60, 0), (500, 1)] {
+        let (mut slot, mut stream) = (Slot::default(), FakeStream::new());
+        stream.log_cost = Duration::from_millis(cost);
+        let called = probe.call(Phase::RequestHeaders, &mut slot, &mut stream);
+        if replaced == 0 {
+            assert_eq!(called, Ok(Decision::Continue), "{cost}");
+        } else {
+            let fault = called.unwrap_err();
+            assert_eq!(fault.cause, Cause::Time, "{fault}");
+            assert!(fault.message.contains("a host function"), "{fault}");
+        }
+        let status = probe.plugin.status();
+        assert_eq!(status.workers[0].replacements, replaced, "{cost}");
+    }
+    assert_eq!(probe.said().len(), 1);
 }
 
 #[test]

@@ -6,10 +6,9 @@ use std::time::{Duration, Instant};
 use outrider_plugin_api::{Cause, Decision, Fault, Phase, Slot};
 
 use super::beside::World;
-use super::fake::{FakeMetrics, FakeStream, Probe, config};
+use super::fake::{FakeMetrics, FakeStream, Probe, config, cpu_time};
 use super::made::slow;
 use super::spare::wait_for_spare;
-use crate::memory::thread_cpu_time;
 
 fn begin(probe: &Probe) -> Result<Decision, Fault> {
     let (mut slot, mut stream) = (Slot::default(), FakeStream::new());
@@ -20,9 +19,9 @@ fn begin(probe: &Probe) -> Result<Decision, Fault> {
 
 /// CPU time that this thread, in the place of a worker, uses for something.
 fn cost<T>(run: impl FnOnce() -> T) -> (T, Duration) {
-    let began = thread_cpu_time().unwrap();
+    let began = cpu_time();
     let result = run();
-    (result, thread_cpu_time().unwrap().saturating_sub(began))
+    (result, cpu_time().saturating_sub(began))
 }
 
 /// Less than any start that is made to take long here.

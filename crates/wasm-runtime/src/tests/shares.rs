@@ -8,7 +8,6 @@ use outrider_vm_pool::ThreadClock;
 
 use super::beside::FakeBackground;
 use super::fake::{clock, guest, load, source};
-use crate::CpuShares;
 
 /// A clock by which half a second of CPU time passes between two readings.
 #[derive(Debug)]
@@ -40,10 +39,8 @@ fn ticks_are_charged_and_wait_for_the_plugins_share() {
     source.name = "probe-ticks".to_owned();
     source.clock = clock;
     source.background = Some(Arc::<FakeBackground>::clone(&background));
-    source.shares = Some(CpuShares {
-        per_cent: 20,
-        clock: &COSTLY,
-    });
+    source.share = 20;
+    source.cpu_clock = &COSTLY;
     let probe = load(source, "{}").unwrap();
     let tick = || {
         now.fetch_add(1000, Ordering::Relaxed);

@@ -1,5 +1,7 @@
 //! Streams: the order of callbacks, what they answer, headers, bodies, replies, logs, properties.
 
+use std::time::Duration;
+
 use outrider_plugin_api::{
     Audience, Decision, Direction, HeaderMap, LogLevel, Pause, Phase, Slot, Wake,
 };
@@ -143,7 +145,11 @@ fn bodies_are_read_changed_and_kept() {
     stream.bodies.insert(Direction::Request, b"abcd".to_vec());
     let kept = probe.call(Phase::RequestBody, &mut slot, &mut stream);
     assert_eq!(kept, Ok(MORE));
-    assert_eq!(stream.timers, [], "more of the body wakes it");
+    assert_eq!(
+        stream.timers,
+        [Duration::ZERO; 0],
+        "more of the body wakes it"
+    );
     stream.bodies.insert(Direction::Request, b"abcdef".to_vec());
     let done = probe.call_with(Phase::RequestBody, true, &mut slot, &mut stream);
     assert_eq!(done, Ok(Decision::Continue));

@@ -13,7 +13,6 @@ use crate::contexts::{Callout, Root};
 use crate::exports::Exports;
 use crate::grpc::{self, Failure};
 use crate::mailbox::{self, Mail, Outcome};
-use crate::memory::thread_cpu_time;
 use crate::state::{Moment, Response, State};
 use crate::trouble::Trouble;
 
@@ -111,12 +110,13 @@ pub(super) fn background(
         return Ok(());
     }
     let before = (state.effective, state.root, state.moment);
-    let began = thread_cpu_time();
+    let began = state.shared.thread_cpu_time();
     let done = tick(store, exports, slack).and_then(|()| deliver(store, exports));
-    let took = thread_cpu_time()
+    let state = store.data_mut();
+    let ended = state.shared.thread_cpu_time();
+    let took = ended
         .unwrap_or_default()
         .saturating_sub(began.unwrap_or_default());
-    let state = store.data_mut();
     if took >= FREE_TURN {
         state.rests_until = state.shared.clock.now() + took.saturating_mul(REST);
     }

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use outrider_plugin_api::LogLevel;
+use outrider_vm_pool::WakeCharge;
 
 use super::own::unpoisoned;
 use super::{Core, Held};
@@ -47,7 +48,6 @@ impl Core {
         let due = if let Some(wait) = self.wait(worker) {
             Some(wait)
         } else {
-            let _charge = self.charge_wake(worker);
             self.run(&mut held)
         };
         self.tidy(&mut held);
@@ -99,11 +99,16 @@ impl Core {
     /// Runs what is due in a worker's VMs. Answers when there will be more.
     fn run(&self, held: &mut Held) -> Option<Duration> {
         let Held {
-            current, retiring, ..
+            current,
+            retiring,
+            worker,
+            ..
         } = held;
         let mut due: Option<Duration> = None;
         let mut failed = None;
         for vm in current.iter_mut().chain(retiring) {
+            // All that a plugin does beside streams is charged.
+            let _charge = WakeCharge::begin(vm.calls(), *worker);
             match vm.background() {
                 Ok(next) => due = due.into_iter().chain(next).min(),
                 Err(trouble) => failed = Some((vm.generation, trouble)),

@@ -15,7 +15,7 @@ use outrider_vm_pool::{drop_later, request_vms};
 use super::spare::MOST_MAKERS;
 use super::{Core, Held, WorkerVm};
 use crate::memory::Loan;
-use crate::memory::thread_cpu_time;
+use crate::shared::Shared;
 use crate::trouble::Trouble;
 use crate::vm::{Configuration, Refusal, Vm};
 
@@ -27,10 +27,11 @@ const REMAKE: u32 = 8;
 const LEAST_REMAKE: Duration = Duration::from_secs(1);
 
 /// How long `run` takes this thread: time in which others run does not count.
-pub(crate) fn taking<T>(run: impl FnOnce() -> T) -> (T, Duration) {
-    let (begun, cpu) = (Instant::now(), thread_cpu_time());
+pub(crate) fn taking<T>(shared: &Shared, run: impl FnOnce() -> T) -> (T, Duration) {
+    let (begun, cpu) = (Instant::now(), shared.thread_cpu_time());
     let result = run();
-    let run_for = thread_cpu_time()
+    let run_for = shared
+        .thread_cpu_time()
         .zip(cpu)
         .map(|(end, begin)| end.saturating_sub(begin));
     let passed = begun.elapsed();

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 use outrider_plugin_api::{Slot, VmStatus};
-use outrider_vm_pool::{CallSlot, RestartBackoff, drop_later};
+use outrider_vm_pool::{RestartBackoff, drop_later};
 
 use crate::vm::{Vm, generation_of};
 
@@ -31,13 +31,12 @@ pub(crate) struct WorkerVm {
     /// The last configuration that the worker's VM took in, while it was not used.
     pub(crate) prepared: AtomicU32,
     pub(super) seen: Arc<Seen>,
-    /// The calls that the watchdog charges to the plugin's CPU share.
-    pub(super) calls: Option<Arc<CallSlot>>,
 }
 
 impl WorkerVm {
     /// A worker, and its first VM.
-    pub(super) fn new(vm: Vm, worker: usize, calls: Option<Arc<CallSlot>>) -> Self {
+    pub(super) fn new(vm: Vm, worker: usize) -> Self {
+        vm.set_worker(worker);
         let seen = Arc::new(Seen::default());
         seen.memory.store(vm.memory(), Ordering::Relaxed);
         Self {
@@ -60,7 +59,6 @@ impl WorkerVm {
             waits_since: Mutex::default(),
             prepared: AtomicU32::new(0),
             seen,
-            calls,
         }
     }
 
