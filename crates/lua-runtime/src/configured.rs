@@ -12,9 +12,9 @@ use outrider_vm_pool::WakeCharge;
 use crate::ffi::{
     Context, LuaError, LuaErrorKind, Outcome, Pending, Started, Step, Thread, place_of,
 };
-use crate::plugin::{Core, Held};
 use crate::streams::{Lookup, Paused, Wait};
 use crate::vm::{Documents, Intake, Vm};
+use crate::workers::{Core, Held, is_unusable};
 
 /// See the module.
 #[derive(Debug)]
@@ -39,7 +39,7 @@ impl LuaConfigured {
         stream: &mut dyn Stream,
     ) -> Result<Decision, Fault> {
         *slot = outcome.slot;
-        let Some(vm) = &mut held.vm else {
+        let Some(vm) = &mut held.current else {
             return Err(unavailable(NO_VM));
         };
         let decision = match (outcome.step, outcome.pending) {
@@ -116,7 +116,7 @@ impl LuaConfigured {
         };
         if let (Step::Yielded, Pending::Events(_)) = (&outcome.step, &outcome.pending) {
             *slot = outcome.slot;
-            let Some(vm) = &mut held.vm else {
+            let Some(vm) = &mut held.current else {
                 return Err(unavailable(NO_VM));
             };
             let Some((_, entry)) = vm.state.streams().entry(slot) else {
@@ -152,7 +152,7 @@ impl LuaConfigured {
         let cause = match error.kind {
             LuaErrorKind::Error => Cause::Error,
             LuaErrorKind::Time => {
-                if held.is_unusable() {
+                if is_unusable(held) {
                     let _ = self.core.replace(held, stream.unix_millis());
                 }
                 Cause::Time
@@ -185,7 +185,7 @@ impl LuaConfigured {
             .worker(stream.worker())
             .ok_or_else(|| unavailable(BUSY))?;
         self.ready(&mut held, stream)?;
-        let Some(vm) = &mut held.vm else {
+        let Some(vm) = &mut held.current else {
             return Err(unavailable(NO_VM));
         };
         if vm.state.streams().look_up(*slot) == Lookup::Lost {
@@ -236,7 +236,7 @@ impl LuaConfigured {
         slot: &mut Slot,
         stream: &mut dyn Stream,
     ) -> Result<Decision, Fault> {
-        let Some(vm) = &mut held.vm else {
+        let Some(vm) = &mut held.current else {
             return Err(unavailable(NO_VM));
         };
         if vm.state.streams().look_up(*slot) == Lookup::Lost {
@@ -290,7 +290,7 @@ impl LuaConfigured {
     /// Has the worker's VM hold this configuration.
     #[inline]
     fn ready(&self, held: &mut Held, stream: &dyn Stream) -> Result<(), Fault> {
-        match &held.vm {
+        match &held.current {
             Some(vm) if vm.is_configured(&self.documents) => Ok(()),
             _ => self.make_ready(held, stream),
         }
@@ -298,12 +298,12 @@ impl LuaConfigured {
 
     #[cold]
     fn make_ready(&self, held: &mut Held, stream: &dyn Stream) -> Result<(), Fault> {
-        if (held.vm.is_none() || held.is_unusable())
+        if (held.current.is_none() || is_unusable(held))
             && let Err(reason) = self.core.replace(held, stream.unix_millis())
         {
             return Err(unavailable(&format!("{NO_VM}: {reason}")));
         }
-        let Some(vm) = &mut held.vm else {
+        let Some(vm) = &mut held.current else {
             return Err(unavailable(NO_VM));
         };
         if !vm.has(&self.documents) && !self.core.may_configure() {
@@ -412,7 +412,7 @@ impl ConfiguredPlugin for LuaConfigured {
             .worker(stream.worker())
             .ok_or_else(|| unavailable(BUSY))?;
         self.ready(&mut held, stream)?;
-        let Some(vm) = &mut held.vm else {
+        let Some(vm) = &mut held.current else {
             return Err(unavailable(NO_VM));
         };
         let _charge = charge_wake(vm, *slot, stream.worker());
@@ -467,7 +467,7 @@ impl ConfiguredPlugin for LuaConfigured {
         worker: usize,
     ) -> Option<Direction> {
         let mut held = self.core.worker(worker)?;
-        held.vm.as_mut()?.state.streams().waits_in(slot, id)
+        held.current.as_mut()?.state.streams().waits_in(slot, id)
     }
 
     fn event(
@@ -481,7 +481,7 @@ impl ConfiguredPlugin for LuaConfigured {
             .worker(stream.worker())
             .ok_or_else(|| unavailable(BUSY))?;
         self.ready(&mut held, stream)?;
-        let Some(vm) = &mut held.vm else {
+        let Some(vm) = &mut held.current else {
             return Err(unavailable(NO_VM));
         };
         if vm.state.streams().look_up(*slot) == Lookup::Lost {
@@ -532,7 +532,7 @@ impl ConfiguredPlugin for LuaConfigured {
         let Some(mut held) = self.core.worker(worker) else {
             return;
         };
-        let Some(vm) = &mut held.vm else { return };
+        let Some(vm) = &mut held.current else { return };
         let Some((index, entry)) = vm.state.streams().remove(slot) else {
             return;
         };

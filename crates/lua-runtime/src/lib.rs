@@ -25,6 +25,7 @@ mod source;
 mod store;
 mod streams;
 mod vm;
+mod workers;
 
 use std::sync::Arc;
 

@@ -120,6 +120,11 @@ impl Streams {
         }
     }
 
+    /// Returns the number of entries.
+    pub(crate) fn len(&self) -> usize {
+        self.entries.len() - self.free.len()
+    }
+
     /// What a slot stands for.
     pub(crate) fn look_up(&self, slot: Slot) -> Lookup {
         let (generation, index) = ((slot.0 >> 32) as u32, slot.0 as u32);

@@ -40,6 +40,8 @@ pub(crate) enum Intake {
 #[derive(Debug)]
 pub(crate) struct Vm {
     pub(crate) state: State,
+    /// The number that streams know the VM by.
+    pub(crate) generation: u32,
     /// In bytes.
     memory_budget: usize,
     pool: Vec<Thread>,
@@ -70,6 +72,7 @@ impl Vm {
         let results = state.enter(Entry::LoadPlugin, &[], texts, metrics, LOAD_BUDGET)?;
         let vm = Self {
             state,
+            generation,
             memory_budget,
             pool: Vec::new(),
             configurations: BTreeSet::new(),

@@ -10,7 +10,7 @@ use outrider_plugin_api::{
 
 use crate::memory::Loan;
 use crate::vm::{Configuration, Refusal};
-use crate::workers::{Core, Held};
+use crate::workers::{Core, Held, StreamVms};
 
 /// See the module.
 #[derive(Debug)]
@@ -88,7 +88,7 @@ impl WasmConfigured {
             self.core.request(stream.worker(), &self.configuration);
             return Err(unavailable(NOT_YET));
         }
-        let Some(vm) = held.vm_of(slot) else {
+        let Some(vm) = held.vm_for(slot) else {
             return Err(unavailable(NO_VM));
         };
         match vm.configure(&self.configuration, Loan::Stream(stream)) {
@@ -121,7 +121,7 @@ impl ConfiguredPlugin for WasmConfigured {
             return Err(unavailable(BUSY));
         };
         let root = self.prepare(&mut held, *slot, stream)?;
-        let Some(vm) = held.vm_of(*slot) else {
+        let Some(vm) = held.vm_for(*slot) else {
             return Err(unavailable(NO_VM));
         };
         match vm.call(root, slot, call, stream) {
@@ -160,7 +160,7 @@ impl ConfiguredPlugin for WasmConfigured {
         let Some(mut held) = self.core.worker(stream.worker()) else {
             return Err(unavailable(BUSY));
         };
-        let Some(vm) = held.vm_of(*slot) else {
+        let Some(vm) = held.vm_for(*slot) else {
             return Err(unavailable(LOST));
         };
         match vm.event(*slot, &wake, stream) {
@@ -183,7 +183,7 @@ impl ConfiguredPlugin for WasmConfigured {
         let Some(mut held) = self.core.worker(worker) else {
             return;
         };
-        let Some(vm) = held.vm_of(slot) else { return };
+        let Some(vm) = held.vm_for(slot) else { return };
         if let Err(trouble) = vm.end(slot) {
             self.core.failed_alone(&mut held, slot, &trouble);
         } else {

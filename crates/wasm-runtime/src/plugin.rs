@@ -167,14 +167,14 @@ impl WasmPlugin {
             return;
         }
         for own in &self.core.workers {
-            if own.is_used.load(Ordering::Relaxed) {
+            if own.slot.is_used() {
                 continue;
             }
             // Where a worker has it, it has just been used.
-            let Ok(mut held) = own.held.try_lock() else {
+            let Some(mut held) = own.slot.borrow() else {
                 continue;
             };
-            if own.is_used.load(Ordering::Relaxed) {
+            if own.slot.is_used() {
                 continue;
             }
             let Some(vm) = &mut held.current else {

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use outrider_plugin_api::{Direction, HeaderMap, LogLevel, MetricId, OwnedHeaders, Reply, Stream};
@@ -100,7 +101,8 @@ pub(crate) enum MetricChange {
 #[derive(Debug)]
 pub(crate) struct Limits {
     budget: usize,
-    used: usize,
+    /// Bytes in use. Only the VM's thread writes it.
+    used: Arc<AtomicUsize>,
     /// The guest was refused more, since the present call began.
     pub(crate) refused: bool,
 }
@@ -115,7 +117,7 @@ impl Limits {
     pub(crate) fn new(budget: usize) -> Self {
         Self {
             budget,
-            used: 0,
+            used: Arc::default(),
             refused: false,
         }
     }
@@ -123,17 +125,22 @@ impl Limits {
     /// Bytes in use.
     #[inline]
     pub(crate) fn used(&self) -> usize {
-        self.used
+        self.used.load(Ordering::Relaxed)
+    }
+
+    /// Returns the gauge of the bytes in use.
+    pub(crate) fn gauge(&self) -> Arc<AtomicUsize> {
+        Arc::clone(&self.used)
     }
 
     /// Replaces `current` bytes by `desired` bytes if the budget holds them.
     fn grow(&mut self, current: usize, desired: usize) -> bool {
-        let used = self.used.saturating_sub(current).saturating_add(desired);
+        let used = self.used().saturating_sub(current).saturating_add(desired);
         if used > self.budget {
             self.refused = true;
             return false;
         }
-        self.used = used;
+        self.used.store(used, Ordering::Relaxed);
         true
     }
 }

@@ -7,12 +7,13 @@ mod start;
 
 use std::fmt::Debug;
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
 use outrider_plugin_api::{
     Call, Decision, Fault, LogLevel, MetricId, Phase, Reaction, Slot, Stream, Wake,
 };
-use outrider_vm_pool::CallSlot;
+use outrider_vm_pool::{CallSlot, PooledVm};
 use wasmtime::{Store, TypedFunc, WasmParams, WasmResults};
 
 use crate::abi::Version;
@@ -62,6 +63,8 @@ pub(crate) struct Vm {
     calls: Arc<CallSlot>,
     /// Told apart from those of VMs that were here before by this number, from 1.
     pub(crate) generation: u32,
+    /// How many configurations had come when it was last known to have them all.
+    pub(crate) configured: u64,
     call_budget: Duration,
     load_budget: Duration,
     /// Streams that came to their end without trouble.
@@ -149,6 +152,24 @@ fn small(number: usize) -> i32 {
     i32::try_from(number).unwrap_or(i32::MAX)
 }
 
+impl PooledVm for Vm {
+    fn memory_gauge(&self) -> Arc<AtomicUsize> {
+        self.store.data().limits.gauge()
+    }
+
+    fn call_slot(&self) -> &Arc<CallSlot> {
+        &self.calls
+    }
+
+    fn generation(&self) -> u32 {
+        self.generation
+    }
+
+    fn streams(&mut self) -> usize {
+        self.store.data().contexts.streams()
+    }
+}
+
 impl Vm {
     /// Makes a VM and starts the guest.
     ///
@@ -183,6 +204,7 @@ impl Vm {
             exports,
             calls,
             generation,
+            configured: 0,
             call_budget: shared.time_budget,
             load_budget,
             served: 0,
@@ -194,21 +216,6 @@ impl Vm {
     /// Bytes of memory in use.
     pub(crate) fn memory(&self) -> usize {
         self.store.data().limits.used()
-    }
-
-    /// Its calls, as the watchdog sees them.
-    pub(crate) fn calls(&self) -> &Arc<CallSlot> {
-        &self.calls
-    }
-
-    /// Sets the worker that uses it, to which its long calls are charged.
-    pub(crate) fn set_worker(&self, worker: usize) {
-        self.calls.set_worker(worker);
-    }
-
-    /// How many streams it has.
-    pub(crate) fn streams(&self) -> usize {
-        self.store.data().contexts.streams()
     }
 
     /// What waited for a stream in a VM that this one follows.

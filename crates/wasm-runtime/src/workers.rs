@@ -8,15 +8,14 @@ mod spare;
 
 use configurations::Configurations;
 pub(crate) use made::taking;
-pub(crate) use own::{Held, WorkerVm};
-use spare::Spares;
+pub(crate) use own::{Held, StreamVms, WorkerVm};
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use outrider_plugin_api::{ConfigPlace, Fault, LogLevel, MetricId, Slot, VmStatus};
-use outrider_vm_pool::{Making, drop_later};
+use outrider_vm_pool::{Making, RestartBackoff, SpareVms, drop_later};
 
 use crate::code::Code;
 use crate::memory::Loan;
@@ -58,8 +57,10 @@ pub(crate) struct Core {
     cost: AtomicU64,
     /// For VMs that are made on a thread of their own.
     own: Weak<Self>,
-    spares: Spares,
+    spares: SpareVms<Vm>,
     making: Making,
+    /// The number of the next VM.
+    generation: AtomicU32,
     /// Workers whose VM lacks a configuration that a stream needs.
     requests: Mutex<Vec<(usize, Configuration)>>,
     /// When the last configuration came.
@@ -81,7 +82,9 @@ impl Core {
             configured: AtomicU64::new(0),
             cost: AtomicU64::new(0),
             own: Weak::new(),
-            spares: Spares::default(),
+            spares: SpareVms::new(RestartBackoff::default()),
+            // Those that workers begin with have 1.
+            generation: AtomicU32::new(2),
             making: Making::default(),
             requests: Mutex::default(),
             changed_at: Mutex::default(),
@@ -162,7 +165,7 @@ impl Core {
 
     /// What its workers' VMs use.
     pub(crate) fn statuses(&self) -> Vec<VmStatus> {
-        self.workers.iter().map(|own| own.seen.status()).collect()
+        (self.workers.iter()).map(|own| own.slot.status()).collect()
     }
 
     /// A worker's VMs, with the configurations that are over taken out. None: they are in use, which means
@@ -170,20 +173,11 @@ impl Core {
     #[inline]
     pub(crate) fn worker(&self, worker: usize) -> Option<MutexGuard<'_, Held>> {
         let own = self.workers.get(worker)?;
-        let mut held = own.lock()?;
-        if !own.is_used.load(Ordering::Relaxed) || own.has_released.load(Ordering::Relaxed) {
-            self.attend(own, &mut held);
+        let mut held = own.slot.lock()?;
+        if own.slot.is_due() {
+            self.drain(own, &mut held, own.slot.begin_use());
         }
         Some(held)
-    }
-
-    /// A stream has come, and configurations may be over.
-    #[cold]
-    fn attend(&self, own: &WorkerVm, held: &mut Held) {
-        own.is_used.store(true, Ordering::Relaxed);
-        if own.has_released.load(Ordering::Relaxed) {
-            self.drain(own, held);
-        }
     }
 
     /// A configuration is over: the VMs forget it at their next call.
@@ -194,36 +188,28 @@ impl Core {
         drop(configurations);
         self.shared.tick_failures().remove(id);
         if is_last {
-            self.spares.bury();
+            self.spares.drop_all();
         }
         for worker in &self.workers {
-            worker
-                .released
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .push(id);
-            worker.has_released.store(true, Ordering::Release);
+            worker.slot.release(id);
         }
     }
 
-    fn drain(&self, own: &WorkerVm, held: &mut Held) {
-        // Whoever holds this lock now is about to let go; if so, the next call drains.
-        let Ok(mut released) = own.released.try_lock() else {
+    /// Has a worker's VMs forget configurations that are over.
+    fn drain(&self, own: &WorkerVm, held: &mut Held, mut ids: Vec<u32>) {
+        if ids.is_empty() {
             return;
-        };
-        own.has_released.store(false, Ordering::Relaxed);
-        let mut ids = std::mem::take(&mut *released);
-        drop(released);
+        }
         let began = self.shared.thread_cpu_time();
         // The first is taken first.
         ids.reverse();
         while let Some(id) = ids.pop() {
             let Held {
-                current, retiring, ..
+                current, retired, ..
             } = held;
             let failed = current
                 .iter_mut()
-                .chain(retiring)
+                .chain(retired.iter_mut())
                 .find_map(|vm| Some((vm.generation, vm.release(id, Loan::Nothing).err()?)));
             if let Some((generation, trouble)) = failed {
                 self.failed_alone(held, slot_of(generation), &trouble);
@@ -235,10 +221,8 @@ impl Core {
                 .map(|(now, began)| now.saturating_sub(began));
             if !ids.is_empty() && took.is_some_and(|took| took > MOST_DRAINING) {
                 // Guests are called for each: the rest comes with the next call.
-                let mut released = own.released.lock().unwrap_or_else(PoisonError::into_inner);
-                released.extend(ids.into_iter().rev());
-                own.has_released.store(true, Ordering::Release);
-                drop(released);
+                ids.reverse();
+                own.slot.release_later(ids);
                 self.shared.ring_in(SOON);
                 return;
             }
@@ -272,10 +256,13 @@ impl Core {
     /// Returns how long a stream has to wait for a worker's VM that is being made, or `None` if it is to be called.
     pub(crate) fn wait_for_vm(&self, worker: usize) -> Option<Duration> {
         let own = self.workers.get(worker)?;
+        if let Some(wait) = own.slot.wait() {
+            return Some(wait);
+        }
         let lacks_vm = own.waits.load(Ordering::Relaxed) && !self.has_spare();
         let lacks_configuration = own.requested.load(Ordering::Relaxed);
         (lacks_vm || lacks_configuration)
-            .then(|| own.patience())
+            .then(|| own.slot.patience().step())
             .flatten()
     }
 
@@ -289,9 +276,9 @@ impl Core {
                 if self.take_over(held) {
                     return Ok(());
                 }
-                if let Some(own) = self.workers.get(held.worker) {
+                if let Some(own) = self.workers.get(held.worker()) {
                     own.waits.store(true, Ordering::Relaxed);
-                    own.wait_from_now();
+                    own.slot.patience().restart_if_forgotten();
                 }
                 self.stock_up();
             }
@@ -308,22 +295,21 @@ impl Core {
                 }
             }
         }
-        *held.seen.trouble() = Some(held.backoff.reason().to_owned());
-        Err(held.backoff.reason().to_owned())
+        let reason = held.backoff.reason().to_owned();
+        held.set_missing(&reason);
+        Err(reason)
     }
 
     /// Puts a VM to where streams begin.
     fn install(&self, held: &mut Held, mut vm: Vm) {
-        held.generation = next(held.generation);
-        vm.generation = held.generation;
-        vm.set_worker(held.worker);
-        held.seen.memory.store(vm.memory(), Ordering::Relaxed);
-        *held.seen.trouble() = None;
-        held.current = Some(vm);
-        if let Some(own) = self.workers.get(held.worker) {
-            own.wait_anew();
+        // 0 is no VM's.
+        vm.generation = self.generation.fetch_add(1, Ordering::Relaxed).max(1);
+        let worker = held.worker();
+        held.install(vm);
+        if let Some(own) = self.workers.get(worker) {
+            // Streams that miss something in it wait anew.
+            own.slot.patience().restart();
         }
-        held.configured = 0;
         // The configurations that it lacks come with its streams, or beside them.
         self.shared.ring_in(Duration::ZERO);
     }
@@ -347,7 +333,7 @@ impl Core {
             cause: trouble.cause(),
             message: message.clone(),
         };
-        let Some(mut failed) = held.take(slot) else {
+        let Some(mut failed) = held.take_for(slot) else {
             return fault;
         };
         if failed.served > 0 || failed.has_worked {
@@ -355,7 +341,7 @@ impl Core {
         }
         held.backoff.note(self.shared.clock.now(), message);
         if held.current.is_none() {
-            held.seen.replacements.fetch_add(1, Ordering::Relaxed);
+            held.count_replacement();
             // Where that fails, the next call says so, or tries again.
             if self.replace(held).is_ok()
                 && let Some(vm) = &mut held.current
@@ -400,8 +386,7 @@ impl Core {
     pub(crate) fn tidy(&self, held: &mut Held) {
         let Some(vm) = &held.current else { return };
         let memory = vm.memory();
-        held.seen.memory.store(memory, Ordering::Relaxed);
-        if !held.retiring.is_empty() || memory > self.mark() {
+        if !held.retired.is_empty() || memory > self.mark() {
             self.tidy_now(held, memory);
         }
     }
@@ -418,7 +403,7 @@ impl Core {
 
     #[cold]
     fn tidy_now(&self, held: &mut Held, memory: usize) {
-        held.bury_idle();
+        held.retired.drop_idle();
         // One that is as large from its beginning would only be followed by another such.
         let has_grown = held
             .current
@@ -432,20 +417,19 @@ impl Core {
         };
         if self.replace(held).is_err() {
             // With a guest that takes long to make, the next stream's end finds another VM.
-            *held.seen.trouble() = None;
-            held.current = Some(old);
-            if let Some(own) = self.workers.get(held.worker) {
+            held.install(old);
+            if let Some(own) = self.workers.get(held.worker()) {
                 // Streams do not wait: there is a VM for them.
                 own.waits.store(false, Ordering::Relaxed);
             }
             return;
         }
-        held.seen.replacements.fetch_add(1, Ordering::Relaxed);
+        held.count_replacement();
         if let Some(vm) = &mut held.current {
             vm.inherit(&mut old);
             vm.count(self.counters.retired);
         }
-        held.retire(old, self.most_retiring());
+        held.retired.push(old, self.most_retiring());
     }
 
     /// Message of a guest error; `budget` is the time budget of the call.
@@ -491,29 +475,12 @@ impl Core {
 /// A VM serves at least so many streams before it gives way.
 const LEAST_SERVED: u64 = 16;
 
-/// The number of the next VM; 0 is none's.
-fn next(generation: u32) -> u32 {
-    generation.checked_add(1).unwrap_or(1)
-}
-
 impl Drop for Core {
     fn drop(&mut self) {
-        self.spares.bury();
+        self.spares.drop_all();
         for worker in &mut self.workers {
             let ready = worker.ready.get_mut();
             if let Some(vm) = ready.unwrap_or_else(PoisonError::into_inner).take() {
-                drop_later(vm);
-            }
-            let held = worker
-                .held
-                .get_mut()
-                .unwrap_or_else(PoisonError::into_inner);
-            for vm in held
-                .current
-                .take()
-                .into_iter()
-                .chain(held.retiring.drain(..))
-            {
                 drop_later(vm);
             }
         }

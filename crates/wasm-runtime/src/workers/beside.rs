@@ -1,13 +1,11 @@
 //! What a worker's VMs do beside its streams.
 
-use std::sync::TryLockError;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use outrider_plugin_api::LogLevel;
-use outrider_vm_pool::WakeCharge;
+use outrider_vm_pool::{PooledVm, WakeCharge};
 
-use super::own::unpoisoned;
 use super::{Core, Held};
 use crate::memory::Loan;
 use crate::vm::{Configuration, Refusal, slot_of};
@@ -23,18 +21,12 @@ impl Core {
         let Some(own) = self.workers.get(worker) else {
             return;
         };
-        let mut held = match own.held.try_lock() {
-            Ok(held) => held,
-            Err(TryLockError::Poisoned(poisoned)) => unpoisoned(own, poisoned.into_inner()),
-            Err(TryLockError::WouldBlock) => {
-                // The thread that loads is configuring the VM.
-                self.shared.ring_in(BUSY);
-                return;
-            }
+        let Some(mut held) = own.slot.try_lock() else {
+            // The thread that loads is configuring the VM.
+            self.shared.ring_in(BUSY);
+            return;
         };
-        if own.has_released.load(Ordering::Relaxed) {
-            self.drain(own, &mut held);
-        }
+        self.drain(own, &mut held, own.slot.take_released());
         let unsettled = self.unsettled();
         if unsettled.is_zero() {
             self.adopt(&mut held);
@@ -62,15 +54,14 @@ impl Core {
             return Some(held.backoff.wait(self.shared.clock.now()).max(BUSY));
         }
         let configured = self.configured.load(Ordering::Acquire);
-        if held.configured == configured {
-            return None;
-        }
+        let vm = held.current.as_mut()?;
         if self.has_proxy() {
             // Those that it lacks are in a VM that is made for it.
-            held.configured = configured;
+            vm.configured = configured;
+        }
+        if vm.configured == configured {
             return None;
         }
-        let vm = held.current.as_mut()?;
         let slot = slot_of(vm.generation);
         let missing: Vec<Configuration> = self
             .configurations()
@@ -92,23 +83,21 @@ impl Core {
         if missing.len() > MOST_AT_ONCE {
             return Some(BUSY);
         }
-        held.configured = configured;
+        vm.configured = configured;
         None
     }
 
     /// Runs what is due in a worker's VMs. Answers when there will be more.
     fn run(&self, held: &mut Held) -> Option<Duration> {
+        let worker = held.worker();
         let Held {
-            current,
-            retiring,
-            worker,
-            ..
+            current, retired, ..
         } = held;
         let mut due: Option<Duration> = None;
         let mut failed = None;
-        for vm in current.iter_mut().chain(retiring) {
+        for vm in current.iter_mut().chain(retired.iter_mut()) {
             // All that a plugin does beside streams is charged.
-            let _charge = WakeCharge::begin(vm.calls(), *worker);
+            let _charge = WakeCharge::begin(vm.call_slot(), worker);
             match vm.background() {
                 Ok(next) => due = due.into_iter().chain(next).min(),
                 Err(trouble) => failed = Some((vm.generation, trouble)),

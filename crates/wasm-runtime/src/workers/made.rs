@@ -137,7 +137,7 @@ impl Core {
         let mut requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
         requests.push((worker, configuration.clone()));
         drop(requests);
-        own.wait_from_now();
+        own.slot.patience().restart_if_forgotten();
         request_vms(&core);
     }
 
@@ -167,7 +167,7 @@ impl Core {
 
     /// Takes the VM that was made for a worker, if there is one.
     pub(crate) fn adopt(&self, held: &mut Held) -> bool {
-        let Some(own) = self.workers.get(held.worker) else {
+        let Some(own) = self.workers.get(held.worker()) else {
             return false;
         };
         if !own.has_ready.load(Ordering::Acquire) {
@@ -194,10 +194,10 @@ impl Core {
         vm.begin_work();
         if let Some(mut old) = held.current.take() {
             vm.inherit(&mut old);
-            held.retire(old, self.most_retiring());
+            held.retired.push(old, self.most_retiring());
         }
         self.install(held, vm);
-        if let Some(own) = self.workers.get(held.worker) {
+        if let Some(own) = self.workers.get(held.worker()) {
             own.waits.store(false, Ordering::Relaxed);
         }
         true

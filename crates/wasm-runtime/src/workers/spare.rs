@@ -4,51 +4,17 @@
 //! VM has all configurations that streams may begin with (see `configurations`), and has done what a guest
 //! does with them; but its roots do not tick, and it is told of no queue, before a worker has it. One that
 //! lacks a configuration which came later is of no use: it is dropped, and another is made.
-//!
-//! The trap: the lock is taken on workers, so no VM is made, and none is closed, while it is held.
 
 use std::sync::atomic::Ordering;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::{Core, Held};
-use outrider_vm_pool::{MakeVm, Making, Progress, RestartBackoff, drop_later, request_vms};
+use outrider_vm_pool::{MakeVm, Making, Progress, drop_later, request_vms};
 
+use super::{Core, Held};
 use crate::vm::Vm;
 
 /// So many VMs are made at once where a configuration comes.
 pub(super) const MOST_MAKERS: usize = 4;
-
-/// See the module.
-#[derive(Debug, Default)]
-pub(super) struct Spares(Mutex<Stock>);
-
-#[derive(Debug, Default)]
-struct Stock {
-    vms: Vec<Spare>,
-    backoff: RestartBackoff,
-}
-
-#[derive(Debug)]
-struct Spare {
-    vm: Vm,
-    /// How many configurations had come when it was begun.
-    configured: u64,
-}
-
-impl Spares {
-    fn stock(&self) -> MutexGuard<'_, Stock> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// They are not needed any more.
-    pub(super) fn bury(&self) {
-        let vms = std::mem::take(&mut self.stock().vms);
-        for spare in vms {
-            drop_later(spare.vm);
-        }
-    }
-}
 
 impl MakeVm for Core {
     fn make(&self) -> Progress {
@@ -71,7 +37,23 @@ impl MakeVm for Core {
 }
 
 impl Core {
-    /// Has VMs made until there is one for each worker that has none, and one more.
+    /// Returns whether a VM has all configurations that have come.
+    fn is_fit(&self) -> impl Fn(&Vm) -> bool {
+        let configured = self.configured.load(Ordering::Acquire);
+        move |vm| vm.configured == configured
+    }
+
+    /// How many spare VMs there are to be: one for each worker that has none, and one more.
+    fn wanted_spares(&self) -> usize {
+        // Where plugins are only tried, nobody waits for the next stream.
+        let kept = usize::from(!self.configurations().is_empty());
+        let waiting = self.workers.iter();
+        let waiting = waiting.filter(|own| own.waits.load(Ordering::Relaxed));
+        kept + waiting.count()
+    }
+
+    /// Has spare VMs made, and drops those that are of no use: a worker that waited may have had another
+    /// meanwhile, and a plugin may be gone.
     pub(crate) fn stock_up(&self) {
         if !self.has_proxy() {
             return;
@@ -79,70 +61,36 @@ impl Core {
         let Some(core) = self.own.upgrade() else {
             return;
         };
-        let configured = self.configured.load(Ordering::Acquire);
-        // Where plugins are only tried, nobody waits for the next stream.
-        let kept = usize::from(!self.configurations().is_empty());
-        let waiting = self
-            .workers
-            .iter()
-            .filter(|own| own.waits.load(Ordering::Relaxed));
-        let wanted = kept + waiting.count();
-        let mut stock = self.spares.stock();
-        let old = stock
-            .vms
-            .extract_if(.., |spare| spare.configured != configured);
-        for spare in old.collect::<Vec<_>>() {
-            drop_later(spare.vm);
-        }
-        // A worker that waited may have had another meanwhile, and a plugin may be gone.
-        let surplus = stock.vms.len().saturating_sub(wanted);
-        for spare in stock.vms.drain(..surplus) {
-            drop_later(spare.vm);
-        }
-        let lacks = stock.vms.len() < wanted && stock.backoff.is_due(self.shared.clock.now());
-        drop(stock);
-        if lacks {
+        self.spares.keep(self.is_fit(), self.wanted_spares());
+        if self.lacks_spare() {
             request_vms(&core);
         }
     }
 
     /// Whether a spare VM is to be made.
     fn lacks_spare(&self) -> bool {
-        let kept = usize::from(!self.configurations().is_empty());
-        let waiting = self.workers.iter();
-        let waiting = waiting.filter(|own| own.waits.load(Ordering::Relaxed));
-        let wanted = kept + waiting.count();
-        let configured = self.configured.load(Ordering::Acquire);
-        let stock = self.spares.stock();
-        let fit = stock
-            .vms
-            .iter()
-            .filter(|spare| spare.configured == configured);
-        fit.count() < wanted && stock.backoff.is_due(self.shared.clock.now())
+        self.spares.count(self.is_fit()) < self.wanted_spares()
+            && self.spares.wait(self.shared.clock.now()).is_zero()
     }
 
     /// The memory of each spare VM, in bytes.
     pub(crate) fn spares(&self) -> Vec<usize> {
-        let stock = self.spares.stock();
-        stock.vms.iter().map(|spare| spare.vm.memory()).collect()
+        self.spares.memory()
     }
 
     /// Whether a spare VM is there that has all configurations.
     pub(super) fn has_spare(&self) -> bool {
-        let configured = self.configured.load(Ordering::Acquire);
-        let stock = self.spares.stock();
-        stock.vms.iter().any(|spare| spare.configured == configured)
+        self.spares.count(self.is_fit()) > 0
     }
 
     fn make_spare(&self) -> Duration {
         let configured = self.configured.load(Ordering::Acquire);
-        let made = self.made();
-        let mut stock = self.spares.stock();
-        let again = match made {
-            Ok(vm) => {
-                stock.backoff.clear();
-                if configured == self.configured.load(Ordering::Acquire) {
-                    stock.vms.push(Spare { vm, configured });
+        let again = match self.made() {
+            Ok(mut vm) => {
+                self.spares.note_success();
+                vm.configured = configured;
+                if self.is_fit()(&vm) {
+                    self.spares.put(vm);
                 } else {
                     // It lacks a configuration that came meanwhile.
                     drop_later(vm);
@@ -152,27 +100,18 @@ impl Core {
             Err(refusal) => {
                 self.say(&refusal);
                 let now = self.shared.clock.now();
-                // A start that fails will do so again: it backs off at once.
-                stock.backoff.note_at_once(now, String::new());
-                stock.backoff.wait(now)
+                self.spares.note_failure(now, String::new());
+                self.spares.wait(now)
             }
         };
-        drop(stock);
         self.shared.ring_in(again);
         again
     }
 
     /// A worker takes a spare VM, if there is one that has all configurations.
     pub(super) fn take_over(&self, held: &mut Held) -> bool {
-        let configured = self.configured.load(Ordering::Acquire);
-        let mut stock = self.spares.stock();
-        let found = stock
-            .vms
-            .iter()
-            .position(|spare| spare.configured == configured);
-        let spare = found.map(|found| stock.vms.swap_remove(found));
-        drop(stock);
-        let has_one = spare.is_some_and(|spare| self.begin_with(held, spare.vm));
+        let spare = self.spares.take(self.is_fit());
+        let has_one = spare.is_some_and(|vm| self.begin_with(held, vm));
         self.stock_up();
         has_one
     }
