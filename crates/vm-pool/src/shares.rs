@@ -14,10 +14,10 @@
 //! Fair parts alone let many plugins with long calls run one after the other, each with its part, and keep the
 //! worker from its event loop for as long as all of them take. So a plugin that was charged for a long call
 //! lately also waits until the worker's pace bucket, which drains at the limit of all plugins, is empty: after each
-//! long call the worker is free of long calls for more than twice as long as that one took. All fair parts together
-//! are no more than that rate, so no plugin waits in it for long. A new plugin counts as one with long
-//! calls at first, and each long call after a time without one is remembered twice as long as the last, so plugins
-//! that agree on a moment in which all of them run at once cannot do so again soon.
+//! long call the worker is free of long calls for more than twice as long as that one took. Each long call after a
+//! time without one is remembered twice as long as the last, so plugins that agree on a moment in which all of them
+//! run at once cannot do so again soon. A plugin whose long calls are rare ([`RARE`]) comes before those that have
+//! them all the time: it waits only until the bucket holds what drains in [`HEAD_START`].
 //!
 //! Charged are: a call that is seen running for longer than [`SAMPLE`](crate::watchdog::SAMPLE), by samples
 //! of the watchdog; and in full, by two readings of the thread's clock, what a plugin does by wake-ups of its
@@ -38,11 +38,15 @@ const WINDOW: Duration = Duration::from_millis(100);
 const WINDOW_OF_ALL: Duration = Duration::from_millis(50);
 /// A charge of at least this is one of a long call.
 const LONG: Duration = Duration::from_millis(1);
-/// A plugin counts as one with long calls for this time from its beginning, and for twice as long after its first
-/// long call; each long call after that time doubles it.
-const REMEMBERED: Duration = Duration::from_secs(10);
+/// A plugin counts as one with long calls for this time after its first long call; each long call after that time
+/// doubles it.
+const REMEMBERED: Duration = Duration::from_secs(20);
 /// Most doublings: some 45 minutes.
-const MOST_DOUBLINGS: u32 = 8;
+const MOST_DOUBLINGS: u32 = 7;
+/// Long calls are rare that take less than this part of a worker, in per cent.
+const RARE: u32 = 1;
+/// How much earlier a plugin with rare long calls comes than one with many.
+const HEAD_START: Duration = Duration::from_millis(40);
 /// The least wait that is asked of a stream.
 const LEAST_WAIT: Duration = Duration::from_millis(1);
 
@@ -84,31 +88,53 @@ struct Cell {
     worker: Arc<WorkerBuckets>,
     /// Until when the plugin counts as one with long calls; 0: it does not.
     long_until: AtomicU64,
-    /// How often a long call came when the plugin did not count as one with long calls, and once at first.
-    doublings: AtomicU32,
+    /// How often a long call came when the plugin did not count as one with long calls.
+    times: AtomicU32,
+    /// Empty while long calls are rare.
+    rare: Bucket,
 }
 
 impl Cell {
-    fn new(worker: &Arc<WorkerBuckets>, now: u64) -> Self {
+    fn new(worker: &Arc<WorkerBuckets>) -> Self {
         Self {
             own: Bucket::default(),
             fair: Bucket::default(),
             worker: Arc::clone(worker),
-            long_until: AtomicU64::new(now.saturating_add(REMEMBERED.as_nanos() as u64)),
-            doublings: AtomicU32::new(0),
+            long_until: AtomicU64::new(0),
+            times: AtomicU32::new(0),
+            rare: Bucket::default(),
         }
     }
 
     /// Notes a long call.
-    fn remember(&self, now: u64) {
+    fn note_long(&self, cost: Duration, limit_of_all: u32, now: u64) {
+        self.worker.pace.charge(cost, limit_of_all, now);
+        self.rare.charge(cost, RARE, now);
         let until = self.long_until.load(Ordering::Relaxed);
-        let mut doublings = self.doublings.load(Ordering::Relaxed);
-        if doublings == 0 || until <= now {
-            doublings = (doublings + 1).min(MOST_DOUBLINGS);
-            self.doublings.store(doublings, Ordering::Relaxed);
+        let mut times = self.times.load(Ordering::Relaxed);
+        if until <= now {
+            times = (times + 1).min(MOST_DOUBLINGS + 1);
+            self.times.store(times, Ordering::Relaxed);
         }
-        let remembered = (REMEMBERED.as_nanos() as u64) << doublings;
+        let remembered = (REMEMBERED.as_nanos() as u64) << times.saturating_sub(1);
         (self.long_until).store(now.saturating_add(remembered), Ordering::Relaxed);
+    }
+
+    /// Returns how long the plugin has to wait after long calls of any plugin.
+    fn pace(&self, now: u64) -> Duration {
+        let long_until = self.long_until.load(Ordering::Relaxed);
+        if long_until <= now {
+            if long_until != 0 {
+                self.long_until.store(0, Ordering::Relaxed);
+            }
+            return Duration::ZERO;
+        }
+        let head_start = if self.rare.is_empty(now) {
+            HEAD_START
+        } else {
+            Duration::ZERO
+        };
+        self.worker.pace.wait(head_start, now)
     }
 }
 
@@ -186,11 +212,7 @@ impl ShareAccount {
         while all.len() < workers {
             all.push(Arc::default());
         }
-        let cells = all
-            .iter()
-            .take(workers)
-            .map(|worker| Cell::new(worker, now()))
-            .collect();
+        let cells = all.iter().take(workers).map(Cell::new).collect();
         Arc::new(Self {
             name: name.to_owned(),
             per_cent: AtomicU32::new(per_cent.max(1)),
@@ -221,8 +243,7 @@ impl ShareAccount {
         cell.fair.charge(cost, fair, now);
         cell.worker.all.charge(cost, limit_of_all, now);
         if cost >= LONG {
-            cell.worker.pace.charge(cost, limit_of_all, now);
-            cell.remember(now);
+            cell.note_long(cost, limit_of_all, now);
         }
     }
 
@@ -247,15 +268,7 @@ impl ShareAccount {
             .all
             .wait(WINDOW_OF_ALL, now)
             .min(cell.fair.wait(WINDOW_OF_ALL, now));
-        let long_until = cell.long_until.load(Ordering::Relaxed);
-        let pace = if long_until > now {
-            cell.worker.pace.wait(Duration::ZERO, now)
-        } else {
-            if long_until != 0 {
-                cell.long_until.store(0, Ordering::Relaxed);
-            }
-            Duration::ZERO
-        };
+        let pace = cell.pace(now);
         let wait = own.max(of_all).max(pace);
         if wait.is_zero() {
             if cell.own.is_empty(now) && cell.fair.is_empty(now) {
@@ -320,7 +333,7 @@ mod tests {
         Duration::from_millis(ms)
     }
 
-    /// Accounts of one worker that share a bucket of their own, apart from other tests. They are not new.
+    /// Accounts of one worker that share a bucket of their own, apart from other tests.
     fn fresh(per_cents: &[u32]) -> Vec<ShareAccount> {
         let worker = Arc::new(WorkerBuckets::default());
         per_cents
@@ -328,10 +341,7 @@ mod tests {
             .map(|per_cent| ShareAccount {
                 name: String::new(),
                 per_cent: AtomicU32::new(*per_cent),
-                cells: vec![Cell {
-                    long_until: AtomicU64::new(0),
-                    ..Cell::new(&worker, 0)
-                }],
+                cells: vec![Cell::new(&worker)],
                 waits: AtomicU64::new(0),
             })
             .collect()
@@ -427,7 +437,7 @@ mod tests {
         for account in &accounts {
             account.charge_at(0, ms(20), 30, 1, MS);
         }
-        let now = 3001 * MS;
+        let now = 1501 * MS;
         assert!(accounts.iter().all(|account| wait(account, now).is_none()));
         accounts[0].charge_at(0, ms(20), 30, 1, now);
         for account in &accounts[1..] {
@@ -447,28 +457,56 @@ mod tests {
     fn plugins_that_run_long_at_once_are_paced_for_twice_as_long_each_time() {
         const SECOND: u64 = 1000 * MS;
         let worker = Arc::new(WorkerBuckets::default());
-        let cell = Cell::new(&worker, 0);
+        let cell = Cell::new(&worker);
         let is_paced = |at: u64| {
             worker.pace.0.store(at + SECOND, Ordering::Relaxed);
             ShareAccount::wait_at(&cell, at).is_some()
         };
-        // A new one is paced, so that many new ones do not run one after the other.
-        assert!(is_paced(9 * SECOND));
-        cell.remember(9 * SECOND);
+        assert!(!is_paced(9 * SECOND));
+        cell.note_long(ms(1), 30, 9 * SECOND);
         assert!(is_paced(28 * SECOND));
         assert!(!is_paced(30 * SECOND));
         // Calls that follow each other are one time.
         for call in 0..100 {
-            cell.remember(40 * SECOND + call * MS);
+            cell.note_long(ms(1), 30, 40 * SECOND + call * MS);
         }
         assert!(is_paced(79 * SECOND));
         assert!(!is_paced(81 * SECOND));
         for _ in 0..20 {
             cell.long_until.store(0, Ordering::Relaxed);
-            cell.remember(100 * SECOND);
+            cell.note_long(ms(1), 30, 100 * SECOND);
         }
         assert!(is_paced(2600 * SECOND));
         assert!(!is_paced(2700 * SECOND));
+    }
+
+    #[test]
+    fn plugin_whose_long_calls_are_rare_comes_before_the_others() {
+        let accounts = fresh(&[20; 10]);
+        let sound = &accounts[0];
+        let mut now = MS;
+        sound.charge_at(0, ms(3), 30, 3, now);
+        let mut waits = Vec::new();
+        // Nine others run whenever they may; the sound one has a short call every 20 ms.
+        let (mut asked, mut from) = (10_000 * MS, None);
+        while now < 19_000 * MS {
+            now += MS / 2;
+            if now >= asked {
+                let since = *from.get_or_insert(now);
+                if wait(sound, now).is_none() {
+                    waits.push((now - since) / MS);
+                    (asked, from) = (now + 20 * MS, None);
+                }
+            }
+            for other in &accounts[1..] {
+                if wait(other, now).is_none() {
+                    now += 20 * MS;
+                    other.charge_at(0, ms(20), 30, 3, now);
+                }
+            }
+        }
+        assert!(waits.len() > 100, "{}", waits.len());
+        assert!(waits.iter().all(|wait| *wait < 60), "{waits:?}");
     }
 
     #[test]
