@@ -61,6 +61,11 @@ fn an_attribute_that_is_not_there_is_told() {
             "there is no attribute weather; docs/lua-sdk.md lists them, for example request.path",
         ),
         (
+            // Looking for the nearest name would take the worker seconds.
+            "envoy.attribute(('a'):rep(400000))",
+            "there is no attribute with such a long name; docs/lua-sdk.md lists them, for example request.path",
+        ),
+        (
             "envoy.attribute('response.flags')",
             "Envoy does not show response.flags to plugins; an access log has it",
         ),

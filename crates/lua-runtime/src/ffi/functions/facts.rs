@@ -31,6 +31,14 @@ pub(super) unsafe extern "C" fn attribute_number(
     // SAFETY: called by the SDK, with its call state and a string.
     unsafe {
         with(call, |state| {
+            if length > MOST_NAME {
+                show_text(
+                    state,
+                    "there is no attribute with such a long name; docs/lua-sdk.md lists them, for example \
+                     request.path",
+                );
+                return NO_ATTRIBUTE;
+            }
             let name = text(bytes(name, length));
             let problem = match Attribute::named(&name) {
                 Some(found) => match found.kind() {
@@ -47,7 +55,11 @@ pub(super) unsafe extern "C" fn attribute_number(
     }
 }
 
-/// What to say of a name that is no attribute's.
+/// Bytes of a name that may be an attribute's: the longest is shorter.
+const MOST_NAME: i32 = 128;
+
+/// Returns the message for a name that is no attribute's. The name has at most [`MOST_NAME`] bytes: comparing takes
+/// time that grows with its length.
 fn unknown(name: &str) -> String {
     const FARTHEST: usize = 5;
     let near = Attribute::ALL
