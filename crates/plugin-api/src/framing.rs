@@ -26,7 +26,7 @@ pub enum HeaderError {
     Unsendable,
     /// The header belongs to the connection.
     #[error(
-        "`{0}` belongs to the connection, and not to the message: plugins cannot add, change or remove it"
+        "`{0}` belongs to the connection or the proxy, and not to the message: plugins cannot add, change or remove it"
     )]
     Connection(&'static str),
     /// A trailer that only headers may hold.
@@ -53,7 +53,7 @@ pub enum HeaderError {
 pub(crate) enum Rule {
     /// Plugins may change it.
     Plain,
-    /// It belongs to the connection.
+    /// It belongs to the connection, or steers the proxy itself.
     Connection(&'static str),
     /// `content-length`
     Length,
@@ -71,6 +71,11 @@ impl Rule {
     /// The rule for a header's name.
     #[inline]
     pub(crate) fn of(name: &[u8]) -> Self {
+        // The first letters of the names below: most other names are told by theirs.
+        let first = name.first().map_or(0, u8::to_ascii_lowercase);
+        if !matches!(first, b':' | b'c' | b'h' | b'k' | b'p' | b't' | b'u' | b'x') {
+            return Self::Plain;
+        }
         let is = |known: &str| name.eq_ignore_ascii_case(known.as_bytes());
         match name.len() {
             2 if is("te") => Self::Connection("te"),
@@ -88,7 +93,11 @@ impl Rule {
             14 if is("content-length") => Self::Length,
             16 if is("proxy-connection") => Self::Connection("proxy-connection"),
             17 if is("transfer-encoding") => Self::Connection("transfer-encoding"),
-            _ if name.first() == Some(&b':') => Self::UnknownPseudo,
+            // For each value Envoy's router makes statistics that are never freed.
+            30 if is("x-envoy-upstream-alt-stat-name") => {
+                Self::Connection("x-envoy-upstream-alt-stat-name")
+            }
+            _ if first == b':' => Self::UnknownPseudo,
             _ => Self::Plain,
         }
     }
@@ -411,6 +420,37 @@ mod tests {
     }
 
     #[test]
+    fn names_with_a_rule_have_it_in_any_case() {
+        let names = [
+            "te",
+            "host",
+            ":path",
+            "trailer",
+            "upgrade",
+            ":method",
+            ":scheme",
+            ":status",
+            ":protocol",
+            "connection",
+            "keep-alive",
+            ":authority",
+            "content-length",
+            "proxy-connection",
+            "transfer-encoding",
+            "x-envoy-upstream-alt-stat-name",
+            ":other",
+        ];
+        for name in names {
+            let rule = Rule::of(name.as_bytes());
+            assert_ne!(rule, Rule::Plain, "{name}");
+            assert_eq!(Rule::of(name.to_uppercase().as_bytes()), rule, "{name}");
+        }
+        for name in ["", "x-own", "t", "tee", "cookie", "user-agent", "priority"] {
+            assert_eq!(Rule::of(name.as_bytes()), Rule::Plain, "{name}");
+        }
+    }
+
+    #[test]
     fn callout_headers_of_the_connection_are_dropped() {
         let headers = [
             ("transfer-encoding", "chunked"),
@@ -421,6 +461,7 @@ mod tests {
             ("trailer", "x"),
             ("keep-alive", "timeout=5"),
             ("proxy-connection", "close"),
+            ("x-envoy-upstream-alt-stat-name", "own"),
             ("x-own", "1"),
         ];
         assert_eq!(sent(&headers, Some(0)), ["te: trailers", "x-own: 1"]);
