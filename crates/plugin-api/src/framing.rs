@@ -71,11 +71,6 @@ impl Rule {
     /// The rule for a header's name.
     #[inline]
     pub(crate) fn of(name: &[u8]) -> Self {
-        // The first letters of the names below: most other names are told by theirs.
-        let first = name.first().map_or(0, u8::to_ascii_lowercase);
-        if !matches!(first, b':' | b'c' | b'h' | b'k' | b'p' | b't' | b'u' | b'x') {
-            return Self::Plain;
-        }
         let is = |known: &str| name.eq_ignore_ascii_case(known.as_bytes());
         match name.len() {
             2 if is("te") => Self::Connection("te"),
@@ -97,7 +92,7 @@ impl Rule {
             30 if is("x-envoy-upstream-alt-stat-name") => {
                 Self::Connection("x-envoy-upstream-alt-stat-name")
             }
-            _ if first == b':' => Self::UnknownPseudo,
+            _ if name.first() == Some(&b':') => Self::UnknownPseudo,
             _ => Self::Plain,
         }
     }
