@@ -22,7 +22,7 @@ use crate::ffi::{LuaError, LuaErrorKind};
 use crate::shared::Shared;
 use crate::vm::{Documents, Intake, Vm};
 
-/// What a worker holds.
+/// The VMs of one worker, of this runtime.
 pub(crate) type Held = WorkerVms<Vm>;
 
 impl PooledVm for Vm {
@@ -86,7 +86,7 @@ const CONFIGURE_BUDGET: Duration = Duration::from_secs(10);
 /// A configuration whose check took less is loaded by the loading thread into VMs that are not used yet.
 const QUICK: Duration = Duration::from_millis(5);
 
-/// What a plugin's configurations share.
+/// One version of a plugin: its workers' VMs and all else that its configurations share.
 #[derive(Debug)]
 pub(crate) struct Core {
     pub(crate) shared: Arc<Shared>,

@@ -19,7 +19,7 @@ impl<V> Default for RetiredVms<V> {
 }
 
 impl<V: PooledVm> RetiredVms<V> {
-    /// Whether there is none.
+    /// Whether no VM is retired.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

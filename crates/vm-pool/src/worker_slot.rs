@@ -20,7 +20,7 @@ use outrider_plugin_api::VmStatus;
 use crate::retired::RetiredVms;
 use crate::{CallSlot, NO_WORKER, RestartBackoff, drop_later};
 
-/// A worker waits so long for another thread to let go of its slot.
+/// The longest time that a worker waits for another thread to unlock its slot.
 const LONGEST_SPIN: Duration = Duration::from_micros(500);
 /// A stream waits so long for its VM, before it gets the failure policy.
 const PATIENCE: Duration = Duration::from_millis(750);

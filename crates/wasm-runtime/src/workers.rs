@@ -42,7 +42,7 @@ pub(crate) struct Counters {
     pub(crate) retired: Option<MetricId>,
 }
 
-/// What a plugin's configurations share.
+/// One version of a plugin: its workers' VMs and all else that its configurations share.
 #[derive(Debug)]
 pub(crate) struct Core {
     pub(crate) code: Code,

@@ -474,7 +474,7 @@ pub(super) fn source(module: &[u8]) -> WasmSource {
     }
 }
 
-/// What the VMs of a plugin without a module share.
+/// Returns the `Shared` state of VMs of a plugin without a module.
 pub(super) fn shared() -> Shared {
     Shared {
         background: None,

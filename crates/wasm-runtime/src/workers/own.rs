@@ -42,7 +42,7 @@ impl WorkerVm {
     }
 }
 
-/// What a worker holds.
+/// The VMs of one worker, of this runtime.
 pub(crate) type Held = WorkerVms<Vm>;
 
 /// A worker's VMs by the streams that have begun in them.

@@ -198,7 +198,7 @@ pub(super) unsafe extern "C" fn stage_clear(call: *mut CallState) -> i32 {
 /// Bytes of the staged headers, with [`STAGED_COST`] for each.
 const MOST_STAGED: usize = 256 * 1024;
 
-/// What a staged header takes beside its name and value.
+/// Bytes that a staged header counts beside its name and value.
 const STAGED_COST: usize = 64;
 
 /// 1; [`UNSENDABLE`]; [`REFUSED_HEADER`].
