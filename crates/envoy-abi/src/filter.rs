@@ -14,7 +14,7 @@ use smallvec::SmallVec;
 use crate::callbacks::Callbacks;
 use crate::callout::{Doubtful, Judged};
 use crate::event_queue::{EventQueue, NextEvent};
-use crate::host::{EnvoyHost, unix_millis};
+use crate::host::{EnvoyHost, monotonic_nanos, unix_millis};
 use crate::module::{FilterConfig, RouteConfig};
 use crate::raw::{FilterPtr, ModuleBuffer, ModuleHeader};
 use crate::wake_queue::{self, FilterKey, TimerKey};
@@ -252,8 +252,10 @@ impl Filter {
 
     /// How long an event has to wait for its plugin's share of the worker.
     fn wait_for_share(&self, id: WakeId) -> Option<Duration> {
-        let state = self.state.try_borrow().ok()?;
-        state.run.as_ref()?.wait_for_share(id, state.worker)
+        let mut state = self.state.try_borrow_mut().ok()?;
+        let worker = state.worker;
+        let run = state.run.as_mut()?;
+        run.wait_for_share(id, worker, monotonic_nanos())
     }
 
     /// Resets an HTTP stream whose events are refused.

@@ -45,6 +45,12 @@ pub(crate) struct EnvoyHost<'a> {
 
 const CONTENT_TYPE: &[u8] = b"content-type";
 
+/// Nanoseconds of the process, by a clock that never goes back.
+pub(crate) fn monotonic_nanos() -> u64 {
+    static ZERO: LazyLock<Instant> = LazyLock::new(Instant::now);
+    u64::try_from(ZERO.elapsed().as_nanos()).unwrap_or(u64::MAX)
+}
+
 pub(crate) fn unix_millis() -> u64 {
     SystemTime::now()
         .duration_since(UNIX_EPOCH)
@@ -905,8 +911,7 @@ impl Host for EnvoyHost<'_> {
     }
 
     fn monotonic_nanos(&self) -> u64 {
-        static ZERO: LazyLock<Instant> = LazyLock::new(Instant::now);
-        u64::try_from(ZERO.elapsed().as_nanos()).unwrap_or(u64::MAX)
+        monotonic_nanos()
     }
 
     fn start_unix_millis(&self) -> u64 {

@@ -9,6 +9,7 @@
 //! The trap: attackers' clients need CPU time, too. They run on one thread of their own, and wait for their answers.
 
 mod attackers;
+mod clients;
 mod report;
 
 use std::collections::BTreeMap;
@@ -18,19 +19,20 @@ use std::io::Write;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use outrider_envoy_process::Admin;
 
-use crate::client::{Connection, Request, Response, Target};
+use crate::client::{Request, Response, Target};
 use crate::echo::{Echo, pattern};
 use crate::open_loop::{Lane, Running};
 use crate::programs::wasm;
 use crate::soak::memory;
 use crate::up::{Up, free_address, save};
 use attackers::{Attacker, Code};
+use clients::{Clients, Counts};
 use report::{AttackerReport, Phase, Report, ResourceSample};
 
 /// Host of the attackers' project.
@@ -256,102 +258,6 @@ fn lane_at(
     }
 }
 
-/// The attackers' clients, on a thread of their own.
-struct Clients {
-    stop: Arc<AtomicBool>,
-    counts: BTreeMap<&'static str, Arc<Counts>>,
-    thread: std::thread::JoinHandle<()>,
-}
-
-/// What the clients of one attacker got.
-#[derive(Debug, Default)]
-struct Counts {
-    requests: AtomicU64,
-    statuses: std::sync::Mutex<BTreeMap<u16, u64>>,
-}
-
-impl Clients {
-    fn start(attackers: &[Attacker], address: SocketAddr) -> anyhow::Result<Self> {
-        let stop = Arc::new(AtomicBool::new(false));
-        let counts: BTreeMap<&'static str, Arc<Counts>> = attackers
-            .iter()
-            .map(|attacker| (attacker.name, Arc::default()))
-            .collect();
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()?;
-        let (attackers, stopped, shared) = (attackers.to_vec(), Arc::clone(&stop), counts.clone());
-        let thread = std::thread::spawn(move || {
-            runtime.block_on(async {
-                let mut tasks = tokio::task::JoinSet::new();
-                for attacker in attackers {
-                    let Some(counts) = shared.get(attacker.name) else {
-                        continue;
-                    };
-                    for _ in 0..attacker.clients {
-                        tasks.spawn(client(
-                            attacker.clone(),
-                            address,
-                            Arc::clone(counts),
-                            Arc::clone(&stopped),
-                        ));
-                    }
-                }
-                while !stopped.load(Ordering::Relaxed) {
-                    tokio::time::sleep(Duration::from_millis(5)).await;
-                }
-                // The clients are gone at once, with all their connections.
-                tasks.shutdown().await;
-            });
-        });
-        Ok(Self {
-            stop,
-            counts,
-            thread,
-        })
-    }
-
-    fn stop(self) -> BTreeMap<&'static str, Arc<Counts>> {
-        self.stop.store(true, Ordering::Relaxed);
-        drop(self.thread.join());
-        self.counts
-    }
-}
-
-async fn client(
-    attacker: Attacker,
-    address: SocketAddr,
-    counts: Arc<Counts>,
-    stopped: Arc<AtomicBool>,
-) {
-    let target = Target::http1(address);
-    let mut connection = None;
-    while !stopped.load(Ordering::Relaxed) {
-        let opened = match connection.take() {
-            Some(open) => Some(open),
-            None => Connection::open(&target).await.ok(),
-        };
-        let Some(mut open) = opened else {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-            continue;
-        };
-        let request = attacker.request().timeout(Duration::from_secs(5));
-        let status = match open.send(request).await {
-            Ok(response) => {
-                connection = Some(open);
-                response.status
-            }
-            // No answer: 0 in the table.
-            Err(_) => 0,
-        };
-        counts.requests.fetch_add(1, Ordering::Relaxed);
-        if let Ok(mut statuses) = counts.statuses.lock() {
-            *statuses.entry(status).or_default() += 1;
-        }
-        tokio::time::sleep(Duration::from_millis(attacker.pause_ms)).await;
-    }
-}
-
 /// Waits for a phase's end, and takes samples meanwhile.
 async fn phase(
     up: &mut Up,
@@ -536,9 +442,7 @@ fn attacker_report(
         },
         clients: attacker.clients,
         requests: counts.map_or(0, |counts| counts.requests.load(Ordering::Relaxed)),
-        statuses: counts
-            .and_then(|counts| counts.statuses.lock().ok().map(|statuses| statuses.clone()))
-            .unwrap_or_default(),
+        statuses: counts.map(|counts| counts.statuses()).unwrap_or_default(),
         failures,
     }
 }

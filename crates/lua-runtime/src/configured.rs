@@ -525,6 +525,10 @@ impl ConfiguredPlugin for LuaConfigured {
         self.core.wait(worker, self.documents.id)
     }
 
+    fn charge(&self, worker: usize, cost: Duration) {
+        self.core.charge(worker, cost);
+    }
+
     fn end(&self, slot: Slot, worker: usize) {
         if slot == Slot::default() {
             return;

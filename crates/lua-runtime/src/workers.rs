@@ -225,6 +225,13 @@ impl Core {
         self.workers.get(worker)?.wait(id)
     }
 
+    /// Charges a call of any length to the plugin's share of a worker.
+    pub(crate) fn charge(&self, worker: usize, cost: Duration) {
+        if let Some(account) = &self.shared.account {
+            account.charge_call(worker, cost);
+        }
+    }
+
     /// A configuration has come and was checked, which took so long: the workers' VMs load it, off the
     /// workers.
     pub(crate) fn add(&self, documents: &Documents, took: Duration) {

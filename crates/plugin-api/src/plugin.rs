@@ -270,10 +270,13 @@ pub trait ConfiguredPlugin: Send + Sync + Debug {
     /// may run now. The chain asks before each call of a handler, and delays the call; after
     /// [`SHARE_PATIENCE`](crate::SHARE_PATIENCE) the stream gets the failure policy for
     /// [`Cause::Share`](crate::Cause::Share). Before a callout's answer or a timer is delivered, the host asks
-    /// ([`ChainRun::wait_for_share`](crate::ChainRun::wait_for_share)).
+    /// ([`ChainRun::wait_for_share`](crate::ChainRun::wait_for_share)), with the same bound.
     fn wait_for_share(&self, _worker: usize) -> Option<Duration> {
         None
     }
+
+    /// Charges a call that took so long to the CPU share of calls of any length.
+    fn charge(&self, _worker: usize, _cost: Duration) {}
 
     /// Whether response handlers are called on a stream whose request headers the plugin was not given: the proxy
     /// answered before (a bad path, headers too large), or a plugin in front of it replied. The log phase comes in

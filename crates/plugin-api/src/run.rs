@@ -28,7 +28,6 @@ mod undo;
 mod wake;
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use smallvec::SmallVec;
 
@@ -44,6 +43,7 @@ use crate::waits::Waits;
 use call::{count_calls, release};
 use flow::{Flow, Progress};
 
+use share::Patience;
 pub use share::SHARE_PATIENCE;
 
 /// Verdict on the headers, the chunk or the trailers that the proxy passed to the run.
@@ -90,8 +90,8 @@ struct LinkState {
     failed: bool,
     /// How many of its calls are to be counted.
     calls: u32,
-    /// How long its calls on this stream have waited for their share of CPU.
-    waited: Duration,
+    /// How long its calls on this stream may wait for their share of CPU.
+    patience: Patience,
 }
 
 /// One stream in a chain.

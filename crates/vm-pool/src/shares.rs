@@ -19,9 +19,15 @@
 //! run at once cannot do so again soon. A plugin whose long calls are rare ([`RARE`]) comes before those that have
 //! them all the time: it waits only until the bucket holds what drains in [`HEAD_START`].
 //!
-//! Charged are: a call that is seen running for longer than [`SAMPLE`](crate::watchdog::SAMPLE), by samples
-//! of the watchdog; and in full, by two readings of the thread's clock, what a plugin does by wake-ups of its
-//! own ([`WakeCharge`]). Short calls that requests cause are never charged.
+//! Charged to these buckets are: a call that is seen running for longer than
+//! [`SAMPLE`](crate::watchdog::SAMPLE), by samples of the watchdog; and in full, by two readings of the thread's
+//! clock, what a plugin does by wake-ups of its own ([`WakeCharge`]).
+//!
+//! Short calls that requests cause are what a gateway is for, and may use most of a worker. But one client can
+//! cause thousands of them in one turn of the event loop, and then nothing else is done until the last has ended.
+//! So calls of any length have a limit of their own, [`ALL_CALLS`] over [`WINDOW_OF_CALLS`], of all plugins together
+//! and divided evenly as above ([`ShareAccount::charge_call`]). A plugin over it waits for a timer, which
+//! has the worker return to its event loop.
 //!
 //! The accounting is bounded by the number of plugins: buckets are single numbers.
 
@@ -36,6 +42,12 @@ const ALL_PLUGINS: u32 = 30;
 const WINDOW: Duration = Duration::from_millis(100);
 /// The same of the limit for all plugins together.
 const WINDOW_OF_ALL: Duration = Duration::from_millis(50);
+/// Calls of any length may use this part of a worker, in per cent; more if the limit of all plugins is more.
+const ALL_CALLS: u32 = 75;
+/// The same of calls of any length: a worker that does nothing else for four times as long is over it.
+const WINDOW_OF_CALLS: Duration = Duration::from_millis(5);
+/// Calls of any length wait, whatever their plugin used, over this: many plugins that take turns are no way around.
+const MOST_OF_CALLS: Duration = Duration::from_millis(10);
 /// A charge of at least this is one of a long call.
 const LONG: Duration = Duration::from_millis(1);
 /// A plugin counts as one with long calls for this time after its first long call; each long call after that time
@@ -49,6 +61,9 @@ const RARE: u32 = 1;
 const HEAD_START: Duration = Duration::from_millis(40);
 /// The least wait that is asked of a stream.
 const LEAST_WAIT: Duration = Duration::from_millis(1);
+/// Each wait ends so long after the one before: thousands of streams that wait and ask again take a small part of a
+/// worker.
+const APART: Duration = Duration::from_micros(50);
 
 /// Leaky bucket as one number: the time at which it will be empty, in nanoseconds of the process; 0: it is
 /// empty.
@@ -85,6 +100,8 @@ struct Cell {
     /// Not 0 as long as one of the two holds something.
     own: Bucket,
     fair: Bucket,
+    /// The fair bucket of calls of any length.
+    calls: Bucket,
     worker: Arc<WorkerBuckets>,
     /// Until when the plugin counts as one with long calls; 0: it does not.
     long_until: AtomicU64,
@@ -92,6 +109,8 @@ struct Cell {
     times: AtomicU32,
     /// Empty while long calls are rare.
     rare: Bucket,
+    /// Waits that have not ended.
+    waits: Bucket,
 }
 
 impl Cell {
@@ -99,10 +118,12 @@ impl Cell {
         Self {
             own: Bucket::default(),
             fair: Bucket::default(),
+            calls: Bucket::default(),
             worker: Arc::clone(worker),
             long_until: AtomicU64::new(0),
             times: AtomicU32::new(0),
             rare: Bucket::default(),
+            waits: Bucket::default(),
         }
     }
 
@@ -118,6 +139,13 @@ impl Cell {
         }
         let remembered = (REMEMBERED.as_nanos() as u64) << times.saturating_sub(1);
         (self.long_until).store(now.saturating_add(remembered), Ordering::Relaxed);
+    }
+
+    /// Returns how much longer one more stream waits than those before it.
+    fn stagger(&self, now: u64) -> Duration {
+        let after = self.waits.wait(Duration::ZERO, now);
+        self.waits.charge(APART, 100, now);
+        after
     }
 
     /// Returns how long the plugin has to wait after long calls of any plugin.
@@ -142,6 +170,8 @@ impl Cell {
 #[derive(Debug, Default)]
 struct WorkerBuckets {
     all: Bucket,
+    /// Calls of any length.
+    calls: Bucket,
     /// Long calls only.
     pace: Bucket,
 }
@@ -166,6 +196,12 @@ static LIVING: AtomicUsize = AtomicUsize::new(0);
 /// The limit of all plugins together, in per cent.
 static LIMIT_OF_ALL: AtomicU32 = AtomicU32::new(ALL_PLUGINS);
 static BEGAN: LazyLock<Instant> = LazyLock::new(Instant::now);
+
+/// The part of a limit of all plugins that each has if it is divided evenly, in per cent.
+fn fair_part(limit: u32) -> u32 {
+    let plugins = LIVING.load(Ordering::Relaxed).max(1);
+    limit / u32::try_from(plugins).unwrap_or(u32::MAX)
+}
 
 /// Nanoseconds of the process; never 0.
 fn now() -> u64 {
@@ -226,12 +262,23 @@ impl ShareAccount {
         &self.name
     }
 
-    /// Charges CPU time that the plugin used on a worker.
+    /// Charges CPU time that the plugin used on a worker by long calls and wake-ups of its own.
     pub fn charge(&self, worker: usize, cost: Duration) {
-        let limit_of_all = LIMIT_OF_ALL.load(Ordering::Relaxed);
-        let plugins = LIVING.load(Ordering::Relaxed).max(1);
-        let fair = limit_of_all / u32::try_from(plugins).unwrap_or(u32::MAX);
-        self.charge_at(worker, cost, limit_of_all, fair, now());
+        let limit = LIMIT_OF_ALL.load(Ordering::Relaxed);
+        self.charge_at(worker, cost, limit, fair_part(limit), now());
+    }
+
+    /// Charges CPU time that the plugin used on a worker by calls of any length.
+    pub fn charge_call(&self, worker: usize, cost: Duration) {
+        let limit = LIMIT_OF_ALL.load(Ordering::Relaxed).max(ALL_CALLS);
+        self.charge_call_at(worker, cost, limit, fair_part(limit), now());
+    }
+
+    fn charge_call_at(&self, worker: usize, cost: Duration, limit: u32, fair: u32, now: u64) {
+        if let Some(cell) = self.cells.get(worker) {
+            cell.calls.charge(cost, fair, now);
+            cell.worker.calls.charge(cost, limit, now);
+        }
     }
 
     fn charge_at(&self, worker: usize, cost: Duration, limit_of_all: u32, fair: u32, now: u64) {
@@ -251,29 +298,35 @@ impl ShareAccount {
     #[inline]
     pub fn wait(&self, worker: usize) -> Option<Duration> {
         let cell = self.cells.get(worker)?;
-        if cell.own.0.load(Ordering::Relaxed) == 0 && cell.long_until.load(Ordering::Relaxed) == 0 {
+        let quiet = cell.own.0.load(Ordering::Relaxed)
+            | cell.calls.0.load(Ordering::Relaxed)
+            | cell.long_until.load(Ordering::Relaxed);
+        if quiet == 0 {
             return None;
         }
-        let wait = Self::wait_at(cell, now())?;
+        let now = now();
+        let wait = Self::wait_at(cell, now)?;
         self.waits.fetch_add(1, Ordering::Relaxed);
-        Some(wait)
+        Some(wait + cell.stagger(now))
     }
 
     #[cold]
     fn wait_at(cell: &Cell, now: u64) -> Option<Duration> {
-        let own = cell.own.wait(WINDOW, now);
         // More than the fair part counts only while all together are over.
-        let of_all = cell
-            .worker
-            .all
-            .wait(WINDOW_OF_ALL, now)
-            .min(cell.fair.wait(WINDOW_OF_ALL, now));
-        let pace = cell.pace(now);
-        let wait = own.max(of_all).max(pace);
+        let divided =
+            |all: &Bucket, fair: &Bucket, window| all.wait(window, now).min(fair.wait(window, now));
+        let wait = (cell.own.wait(WINDOW, now))
+            .max(divided(&cell.worker.all, &cell.fair, WINDOW_OF_ALL))
+            .max(divided(&cell.worker.calls, &cell.calls, WINDOW_OF_CALLS))
+            .max(cell.worker.calls.wait(MOST_OF_CALLS, now))
+            .max(cell.pace(now));
         if wait.is_zero() {
+            // A charge that comes in between is lost; the next one is not.
             if cell.own.is_empty(now) && cell.fair.is_empty(now) {
-                // A charge that comes in between is lost; the next one is not.
                 cell.own.0.store(0, Ordering::Relaxed);
+            }
+            if cell.calls.is_empty(now) {
+                cell.calls.0.store(0, Ordering::Relaxed);
             }
             return None;
         }
@@ -507,6 +560,63 @@ mod tests {
         }
         assert!(waits.len() > 100, "{}", waits.len());
         assert!(waits.iter().all(|wait| *wait < 60), "{waits:?}");
+    }
+
+    /// Has a worker do nothing but short calls of these accounts in turn, for as long as they may, and returns the
+    /// longest time that it went on without a wait, and the part of a second that they had, in milliseconds.
+    fn saturate(accounts: &[ShareAccount], limit: u32) -> (u64, u64) {
+        let fair = limit / u32::try_from(accounts.len()).unwrap();
+        let (mut now, mut worked, mut longest, mut went_on) = (MS, 0, 0, 0);
+        while now < 1001 * MS {
+            let able = accounts.iter().find(|account| wait(account, now).is_none());
+            if let Some(account) = able {
+                now += 2 * MS;
+                account.charge_call_at(0, ms(2), limit, fair, now);
+                (worked, went_on) = (worked + 2, went_on + 2);
+                longest = longest.max(went_on);
+            } else {
+                (now, went_on) = (now + MS, 0);
+            }
+        }
+        (longest, worked)
+    }
+
+    #[test]
+    fn short_calls_leave_a_worker_to_its_event_loop() {
+        for plugins in [1, 2, 20, 60] {
+            let accounts = fresh(&vec![20; plugins]);
+            let (longest, worked) = saturate(&accounts, ALL_CALLS);
+            assert!(longest <= 34, "{longest} ms by {plugins} plugins");
+            assert!(
+                (700..=800).contains(&worked),
+                "{worked} ms by {plugins} plugins"
+            );
+        }
+    }
+
+    #[test]
+    fn short_calls_below_their_limit_never_wait() {
+        let account = &fresh(&[20])[0];
+        let mut now = MS;
+        // At work for 60 % of the time, in spells of 6 ms.
+        for _ in 0..1000 {
+            for _ in 0..3 {
+                assert_eq!(wait(account, now), None);
+                now += 2 * MS;
+                account.charge_call_at(0, ms(2), ALL_CALLS, ALL_CALLS, now);
+            }
+            now += 4 * MS;
+        }
+    }
+
+    #[test]
+    fn streams_that_wait_ask_again_one_after_the_other() {
+        let account = ShareAccount::of("shares-test-stagger", 20, 6).unwrap();
+        account.charge(5, ms(50));
+        let first = account.wait(5).unwrap();
+        let waits: Vec<_> = (0..1000).map(|_| account.wait(5).unwrap()).collect();
+        // The clock goes on meanwhile, so each of these is a bit less than it would be.
+        assert!(waits[999] > first + ms(30), "{first:?} {:?}", waits[999]);
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! The watchdog: one thread per process that ends calls whose time budget is used up, and charges long
-//! calls to their plugin's CPU share.
+//! The watchdog: one thread per process that ends calls whose time budget is used up, and charges calls to
+//! their plugin's CPU share: long ones for what they use, and short ones in sum, by how often they are met.
 //!
 //! A worker numbers its calls into a VM ([`CallSlot::begin`], [`CallSlot::end`]) and reads no clock. While
 //! calls come, the watchdog looks at all slots each [`TICK`]; a call's time begins when its number is seen
@@ -110,6 +110,8 @@ struct Seen {
     sample: Option<(u64, u64)>,
     /// The call that was charged last, and the CPU time of its thread up to which it was charged.
     charged: Option<(u64, u64)>,
+    /// CPU time of its thread when a look found any call of the VM running.
+    met: Option<u64>,
 }
 
 /// What one look at a slot saw.
@@ -237,8 +239,8 @@ impl CallSlot {
     }
 
     /// Looks at the VM, and interrupts its call if that has used up its budget. `now` is in nanoseconds
-    /// of the watchdog's clock.
-    fn look(&self, now: impl Fn() -> u64) -> Sight {
+    /// of the watchdog's clock; `passed` is the time since the look before.
+    fn look(&self, now: impl Fn() -> u64, passed: Duration) -> Sight {
         let call = self.call.load(Ordering::SeqCst);
         if call == IDLE {
             return Sight::Idle;
@@ -246,6 +248,7 @@ impl CallSlot {
         let mut seen = self.seen();
         let cpu = self.clocks.cpu_time(self.clock.load(Ordering::Relaxed));
         seen.sample = cpu.map(|cpu| (self.last.load(Ordering::Relaxed), cpu));
+        self.charge_meeting(&mut seen, cpu, passed);
         if call != OVERDUE && !self.is_over_budget(&mut seen, call, cpu, now()) {
             return Sight::Running;
         }
@@ -285,10 +288,27 @@ impl CallSlot {
         }
     }
 
+    /// Charges the plugin for being met at work, whatever the length of its call: for the time since the look before,
+    /// or the CPU time that the worker used since then, if that is less. A plugin that is at work for a part of the
+    /// time is met in that part of all looks.
+    fn charge_meeting(&self, seen: &mut Seen, cpu: Option<u64>, passed: Duration) {
+        let used = cpu
+            .zip(seen.met)
+            .map(|(now, then)| now.saturating_sub(then));
+        seen.met = cpu;
+        let worker = self.worker.load(Ordering::Relaxed);
+        if let Some(account) = &self.account
+            && worker != NO_WORKER
+        {
+            let used = used.map_or(passed, Duration::from_nanos);
+            account.charge_call(worker, used.min(passed));
+        }
+    }
+
     /// Charges the call that ran at the last look, if it still runs. The first sample of a call stands for a whole
     /// tick; from then on the call is charged for all CPU time since, however late the watchdog comes.
     ///
-    /// Short calls are never charged: what is sampled is the time left of a call, and a call of less than
+    /// Short calls are never charged here: what is sampled is the time left of a call, and a call of less than
     /// [`SAMPLE`] has less. A call that is longer cannot hide among short ones, since each sample stands
     /// for itself.
     fn charge_sample(&self) {
@@ -357,8 +377,8 @@ impl Watchdog {
         }
     }
 
-    /// Looks at all slots. Returns those in which a call runs.
-    fn look(&self) -> Vec<Arc<CallSlot>> {
+    /// Looks at all slots. Returns those in which a call runs. `passed`: the time since the look before.
+    fn look(&self, passed: Duration) -> Vec<Arc<CallSlot>> {
         // The list is not locked while a slot is looked at: a plugin that is loaded on another thread
         // does not wait for an interrupt.
         let slots: Vec<_> = {
@@ -372,15 +392,18 @@ impl Watchdog {
         let now = || self.began.elapsed().as_nanos() as u64;
         slots
             .into_iter()
-            .filter(|slot| slot.look(now) == Sight::Running)
+            .filter(|slot| slot.look(now, passed) == Sight::Running)
             .collect()
     }
 }
 
 fn run(watchdog: &Watchdog) {
     let mut idle = 0;
+    let mut looked = Instant::now();
     loop {
-        let running = watchdog.look();
+        let now = Instant::now();
+        let running = watchdog.look(now.duration_since(looked));
+        looked = now;
         if running.is_empty() {
             idle += 1;
             if idle < IDLE_TICKS {
@@ -399,13 +422,14 @@ fn run(watchdog: &Watchdog) {
         // Announce the pause first, look again, then park: a call that began in between is seen by that
         // look, or sees that it has to wake this thread.
         watchdog.parked.store(true, Ordering::SeqCst);
-        if watchdog.look().is_empty() {
+        if watchdog.look(Duration::ZERO).is_empty() {
             while watchdog.parked.load(Ordering::SeqCst) {
                 std::thread::park();
             }
         } else {
             watchdog.parked.store(false, Ordering::SeqCst);
         }
+        looked = Instant::now();
         idle = 0;
     }
 }

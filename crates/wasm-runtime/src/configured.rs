@@ -179,6 +179,10 @@ impl ConfiguredPlugin for WasmConfigured {
         wait.or_else(|| self.core.wait_for_vm(worker))
     }
 
+    fn charge(&self, worker: usize, cost: Duration) {
+        self.core.charge(worker, cost);
+    }
+
     fn end(&self, slot: Slot, worker: usize) {
         let Some(mut held) = self.core.worker(worker) else {
             return;

@@ -235,6 +235,13 @@ impl Core {
         self.shared.account.as_ref()?.wait(worker)
     }
 
+    /// Charges a call of any length to the plugin's share of a worker.
+    pub(crate) fn charge(&self, worker: usize, cost: Duration) {
+        if let Some(account) = &self.shared.account {
+            account.charge_call(worker, cost);
+        }
+    }
+
     /// Returns how often the plugin had to wait.
     pub(crate) fn share_waits(&self) -> u64 {
         let account = self.shared.account.as_ref();

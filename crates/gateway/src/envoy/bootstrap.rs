@@ -53,6 +53,10 @@ pub(super) fn inline(layout: &Layout, listeners: &[Value], mut clusters: Vec<Val
     bootstrap
 }
 
+/// Requests of one connection that Envoy begins before its event loop turns to other connections: a client that sends
+/// a thousand at once delays its own.
+const REQUESTS_IN_ONE_TURN: u32 = 16;
+
 fn common(layout: &Layout) -> Value {
     json!({
         "node": { "id": layout.node, "cluster": "outrider" },
@@ -69,7 +73,10 @@ fn common(layout: &Layout) -> Value {
         "layered_runtime": {
             "layers": [{
                 "name": "static",
-                "static_layer": { "re2": { "max_program_size": { "error_level": LARGEST_REGEX } } },
+                "static_layer": {
+                    "re2": { "max_program_size": { "error_level": LARGEST_REGEX } },
+                    "http": { "max_requests_per_io_cycle": REQUESTS_IN_ONE_TURN },
+                },
             }],
         },
     })

@@ -10,6 +10,33 @@ pub(super) enum Code {
     Wasm(Guest),
 }
 
+/// How clients drive a plugin.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Drive {
+    /// One HTTP/1.1 request after the other.
+    InTurn,
+    /// A body of so many HTTP/2 DATA frames of one byte, all at once.
+    Frames(usize),
+    /// So many requests at once on one HTTP/2 connection.
+    AtOnce(usize),
+    /// So many requests at once on one HTTP/2 connection, which closes while all of them wait for the upstream.
+    Reset(usize),
+}
+
+impl Drive {
+    pub(super) fn has_body(self) -> bool {
+        matches!(self, Self::Frames(_))
+    }
+
+    /// What the upstream is asked for.
+    pub(super) fn echo_path(self) -> &'static str {
+        match self {
+            Self::Reset(_) => "/delay/2000",
+            _ => "/bytes/10",
+        }
+    }
+}
+
 /// One hostile plugin.
 #[derive(Debug, Clone)]
 pub(super) struct Attacker {
@@ -20,7 +47,8 @@ pub(super) struct Attacker {
     pub(super) code: Code,
     /// More of its entry in `outrider.yaml`, each item beginning with a comma.
     pub(super) settings: &'static str,
-    /// Clients that send one request after the other; 0 for a plugin that needs no requests.
+    pub(super) drive: Drive,
+    /// Its clients; 0 for a plugin that needs no requests.
     pub(super) clients: usize,
     /// Pause of a client after each answer, in milliseconds.
     pub(super) pause_ms: u64,
@@ -77,6 +105,7 @@ fn lua(name: &'static str, about: &'static str, code: &'static str) -> Attacker 
         about,
         code: Code::Lua(code),
         settings: "",
+        drive: Drive::InTurn,
         clients: 4,
         pause_ms: 1,
         body: 0,
@@ -90,6 +119,7 @@ fn guest(name: &'static str, about: &'static str, guest: Guest) -> Attacker {
         about,
         code: Code::Wasm(guest),
         settings: "",
+        drive: Drive::InTurn,
         clients: 4,
         pause_ms: 1,
         body: 0,
@@ -284,6 +314,48 @@ return {
 local function fail() error(setmetatable({}, { __tostring = function() error('again') end })) end
 return { version = 'v2', on_request_header = fail, on_response_header = fail, on_log = fail }",
         ),
+        Attacker {
+            drive: Drive::Frames(3000),
+            clients: 1,
+            pause_ms: 100,
+            ..lua(
+                "frames",
+                "0.4 ms for each of 3,000 frames that come at once",
+                "
+function envoy_on_request(handle)
+    for _ in handle:bodyChunks() do
+        local till = os.clock() + 0.0004
+        while os.clock() < till do end
+    end
+end",
+            )
+        },
+        Attacker {
+            drive: Drive::AtOnce(1500),
+            clients: 1,
+            pause_ms: 100,
+            ..lua(
+                "at-once",
+                "0.4 ms for each of 1,500 requests that come at once on one connection",
+                "
+local now = envoy.time.monotonic
+local function burn(ms) local till = now() + ms while now() < till do end end
+return { version = 'v2', on_request_header = function() burn(0.4) end }",
+            )
+        },
+        Attacker {
+            drive: Drive::Reset(300),
+            clients: 1,
+            pause_ms: 100,
+            ..lua(
+                "reset",
+                "0.4 ms in `on_log` for each of 300 streams that end at once",
+                "
+local now = envoy.time.monotonic
+local function burn(ms) local till = now() + ms while now() < till do end end
+return { version = 'v2', on_log = function() burn(0.4) end }",
+            )
+        },
         Attacker {
             clients: 0,
             ..guest(

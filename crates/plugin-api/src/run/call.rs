@@ -1,8 +1,10 @@
 //! Calling one link: what it is shown, what its answer means, and what its failure policy makes of a
 //! failure.
 
+use std::time::Duration;
+
 use super::flow::{DelayedCall, Flow, Task};
-use super::share::{over_share, share_of};
+use super::share::{CHARGED_LOG, may_run, over_share, share_of};
 use super::{ChainRun, Effects, LinkState, breaker};
 use crate::call_times::Stopwatch;
 use crate::callout::Wake;
@@ -499,7 +501,7 @@ impl ChainRun {
             breaker::over(link, state, host);
             return;
         }
-        if share_of(link, host.worker()).is_some() {
+        if !may_run(link, host.worker()) {
             report(link, Phase::Log, &over_share(), host);
             breaker::over(link, state, host);
             return;
@@ -525,8 +527,14 @@ impl ChainRun {
             may_route: false,
         };
         let watch = Stopwatch::start(link.times.as_deref(), &*view.host);
+        let began = view.host.monotonic_nanos();
         let outcome = plugin.call(&mut state.slot, call, &mut view);
+        let took = view.host.monotonic_nanos().saturating_sub(began);
         watch.stop(Phase::Log, view.host);
+        let took = Duration::from_nanos(took);
+        if took >= CHARGED_LOG {
+            plugin.charge(host.worker(), took);
+        }
         let fault = match outcome {
             Ok(Decision::Continue) => return breaker::over(link, state, host),
             Ok(Decision::Pause(_)) => too_late("wait"),

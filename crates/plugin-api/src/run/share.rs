@@ -2,7 +2,8 @@
 //! and after [`SHARE_PATIENCE`] the stream gets the failure policy.
 //!
 //! Only calls that the chain itself begins are delayed here. The host delays callouts' answers, timers and
-//! HTTP stream events, because it holds their bytes; it asks [`ChainRun::wait_for_share`].
+//! HTTP stream events, because it holds their bytes; it asks [`ChainRun::wait_for_share`]. An event that has waited
+//! for too long is delivered, and has the link fail instead of calling it.
 
 use std::time::Duration;
 
@@ -15,18 +16,106 @@ use crate::failure::{Cause, Fault};
 use crate::host::Host;
 use crate::phase::Direction;
 
-/// The longest time that the calls of one plugin on one stream wait for their share of CPU, in all.
+/// The longest time that the calls of one plugin on one stream wait for their share of CPU, in all. A tenth of the
+/// time in which none waits is given back, as streams may last for days.
 pub const SHARE_PATIENCE: Duration = Duration::from_secs(1);
+/// One part in so many of the time without a wait is given back.
+const GIVEN_BACK: u32 = 10;
 
 /// The shortest delay: a timer of less would fire in the same turn of the proxy's event loop.
 const SHORTEST_WAIT: Duration = Duration::from_millis(1);
 
+/// A call of the log phase, which cannot wait, is made if it would have to wait for no longer than this: spells of many
+/// short calls, such as those of streams that end at once, lose no log lines.
+const HEAD_START: Duration = Duration::from_millis(25);
+/// Calls of the log phase are charged at once if they take as long as this: many can follow each other before the
+/// watchdog looks.
+pub(super) const CHARGED_LOG: Duration = Duration::from_micros(20);
+
+/// How long one link's calls on a stream have waited. Times are those of [`Host::monotonic_nanos`].
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Patience {
+    used: Duration,
+    /// When the last wait ended.
+    until: u64,
+    event: EventWait,
+}
+
+/// Whether an event of a link waits.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+enum EventWait {
+    #[default]
+    No,
+    Since(u64),
+    /// It has waited for too long.
+    Over,
+}
+
+impl Patience {
+    fn left(&self, now: u64) -> Duration {
+        let rested = Duration::from_nanos(now.saturating_sub(self.until));
+        let used = self.used.saturating_sub(rested / GIVEN_BACK);
+        SHARE_PATIENCE.saturating_sub(used)
+    }
+
+    /// A wait is over.
+    fn use_up(&mut self, since: u64, now: u64) {
+        let waited = Duration::from_nanos(now.saturating_sub(since));
+        self.used = SHARE_PATIENCE.saturating_sub(self.left(since)) + waited;
+        self.until = now;
+    }
+
+    /// Returns whether an event that has to wait does so. If not, the link fails when the event comes.
+    fn has_event_wait(&mut self, now: u64) -> bool {
+        match self.event {
+            EventWait::No => self.event = EventWait::Since(now),
+            EventWait::Since(since) => {
+                let waited = Duration::from_nanos(now.saturating_sub(since));
+                if waited >= self.left(since) {
+                    self.event = EventWait::Over;
+                }
+            }
+            EventWait::Over => {}
+        }
+        self.event != EventWait::Over
+    }
+
+    /// An event that waited is delivered.
+    fn end_event_wait(&mut self, now: u64) {
+        if let EventWait::Since(since) = self.event {
+            self.use_up(since, now);
+        }
+        self.event = EventWait::No;
+    }
+}
+
 impl ChainRun {
     /// Returns how long the delivery of an event has to wait until its plugin may use CPU again, or `None` if
-    /// it may be delivered now, or belongs to no plugin.
-    pub fn wait_for_share(&self, id: WakeId, worker: usize) -> Option<Duration> {
-        let link = self.waits.owner(id).filter(|_| !self.logged)?;
-        share_of(self.chain.links().get(link)?, worker)
+    /// it is to be delivered now, or belongs to no plugin. `now`: the time by [`Host::monotonic_nanos`].
+    pub fn wait_for_share(&mut self, id: WakeId, worker: usize, now: u64) -> Option<Duration> {
+        let index = self.waits.owner(id).filter(|_| !self.logged)?;
+        let wait = share_of(self.chain.links().get(index)?, worker);
+        let patience = &mut self.states.get_mut(index)?.patience;
+        if let Some(wait) = wait {
+            return patience.has_event_wait(now).then_some(wait);
+        }
+        if patience.event != EventWait::No {
+            patience.end_event_wait(now);
+        }
+        None
+    }
+
+    /// Whether an event of a link has waited for too long: the link is to fail.
+    pub(super) fn takes_impatience(&mut self, index: usize) -> bool {
+        let state = self.states.get_mut(index);
+        let event = state.map(|state| &mut state.patience.event);
+        event.is_some_and(|event| {
+            let is_over = *event == EventWait::Over;
+            if is_over {
+                *event = EventWait::No;
+            }
+            is_over
+        })
     }
 
     /// The direction in which a call waits for this timer.
@@ -52,8 +141,7 @@ impl ChainRun {
         }
         let index = self.link_at(direction, position);
         if let Some(state) = self.states.get_mut(index) {
-            let nanos = host.monotonic_nanos().saturating_sub(wait.since);
-            state.waited += Duration::from_nanos(nanos);
+            state.patience.use_up(wait.since, host.monotonic_nanos());
         }
         let action = match wait.call {
             DelayedCall::Handler(call) => Action::Call(call),
@@ -76,11 +164,9 @@ impl ChainRun {
         wait: Duration,
         host: &mut H,
     ) -> Step {
-        let waited = self
-            .states
-            .get(index)
-            .map_or(SHARE_PATIENCE, |state| state.waited);
-        let left = SHARE_PATIENCE.saturating_sub(waited);
+        let now = host.monotonic_nanos();
+        let left =
+            (self.states.get(index)).map_or(Duration::ZERO, |state| state.patience.left(now));
         let timer = if left.is_zero() {
             None
         } else {
@@ -89,7 +175,7 @@ impl ChainRun {
         if let Some(timer) = timer {
             self.flow_mut(direction).share_wait = Some(ShareWait {
                 timer,
-                since: host.monotonic_nanos(),
+                since: now,
                 call,
             });
             return Step::Paused;
@@ -109,6 +195,11 @@ impl ChainRun {
 #[inline]
 pub(super) fn share_of(link: &Link, worker: usize) -> Option<Duration> {
     link.plugin.as_ref()?.wait_for_share(worker)
+}
+
+/// Whether a call of a link that cannot wait may run now.
+pub(super) fn may_run(link: &Link, worker: usize) -> bool {
+    share_of(link, worker).is_none_or(|wait| wait <= HEAD_START)
 }
 
 /// The failure of a call that found no CPU left of its plugin's share.

@@ -3,8 +3,10 @@
 use super::ChainRun;
 use super::Effects;
 use super::call::{Action, count, has_final_status, no_final_status};
+use super::share::over_share;
 use crate::call_times::Stopwatch;
 use crate::callout::Wake;
+use crate::failure::Fault;
 use crate::host::Host;
 use crate::journal::Journal;
 use crate::phase::{Direction, Phase};
@@ -21,13 +23,22 @@ impl ChainRun {
         let Some(starter) = self.waits.starter(&wake).filter(|_| !self.logged) else {
             return Effects::default();
         };
+        let is_impatient = self.takes_impatience(starter.link);
         let Some(direction) = self.waiting(starter, &wake, host) else {
+            if is_impatient {
+                return self.fail_event(starter, &over_share(), host);
+            }
             return self.tell(starter, wake, host);
         };
         let Some((position, task)) = self.flow_mut(direction).suspended.take() else {
             return Effects::default();
         };
-        let step = self.invoke(direction, position, task, Action::Resume(wake), host);
+        let step = if is_impatient {
+            let phase = task.phase(direction);
+            self.fail(direction, starter.link, phase, &over_share(), host)
+        } else {
+            self.invoke(direction, position, task, Action::Resume(wake), host)
+        };
         self.complete(direction, position, task, step, host);
         let progress = self.advance(direction, host);
         self.settle(direction, progress, host)
@@ -134,12 +145,18 @@ impl ChainRun {
                     self.pass_over(Direction::Response, link, host);
                 }
             }
-            Err(fault) => {
-                self.fail(direction, link, Phase::headers(direction), &fault, host);
-                // Unlike a call, an event has no direction of its own that goes on after it.
-                self.pass_over(direction, link, host);
-            }
+            Err(fault) => return self.fail_event(starter, &fault, host),
         }
+        self.go_local(host);
+        std::mem::take(&mut self.effects)
+    }
+
+    /// A link fails with an event that none of its calls waits for.
+    fn fail_event<H: Host>(&mut self, starter: Starter, fault: &Fault, host: &mut H) -> Effects {
+        let Starter { link, direction } = starter;
+        self.fail(direction, link, Phase::headers(direction), fault, host);
+        // Unlike a call, an event has no direction of its own that goes on after it.
+        self.pass_over(direction, link, host);
         self.go_local(host);
         std::mem::take(&mut self.effects)
     }

@@ -53,7 +53,7 @@ impl Test {
     }
 
     fn look(&self, now: u64) -> Sight {
-        self.slot.look(|| now)
+        self.slot.look(|| now, Duration::ZERO)
     }
 
     fn interrupts(&self) -> u32 {
@@ -116,7 +116,7 @@ fn call_that_goes_on_after_its_interrupt_is_late() {
 }
 
 #[test]
-fn long_calls_are_charged_and_short_ones_never() {
+fn long_calls_are_charged_in_full_and_short_ones_are_not() {
     let account = ShareAccount::of("watchdog-test", 20, 1).unwrap();
     let test = Test::new(Some(Arc::clone(&account)));
     test.slot.set_worker(0);
@@ -170,12 +170,46 @@ fn long_call_is_charged_for_all_it_used_however_late_the_watchdog_comes() {
 }
 
 #[test]
+fn short_calls_are_charged_by_how_often_they_are_met() {
+    let account = ShareAccount::of("watchdog-test-4", 20, 7).unwrap();
+    let test = Test::new(Some(Arc::clone(&account)));
+    test.slot.set_worker(6);
+    let look = |passed| test.slot.look(|| 0, passed);
+    let meet = |used: u64| {
+        for _ in 0..4 {
+            test.slot.begin(BUDGET);
+            test.use_cpu(used / 4);
+            test.slot.end().unwrap();
+        }
+        test.slot.begin(BUDGET);
+        assert_eq!(look(TICK), Sight::Running);
+        test.slot.charge_sample();
+        test.slot.end().unwrap();
+    };
+    meet(0);
+    // A worker that was not let run, or had nothing to do, used no CPU.
+    for _ in 0..1000 {
+        meet(0);
+    }
+    assert_eq!(account.wait(6), None);
+    // Nobody is met between calls.
+    test.use_cpu(1000 * MS);
+    assert_eq!(look(TICK), Sight::Idle);
+    assert_eq!(account.wait(6), None);
+    // Each charge counts for the time since the look before at most. All of it is at one moment for the account.
+    for _ in 0..100 {
+        meet(2 * MS);
+    }
+    assert!(account.wait(6).unwrap() > Duration::from_millis(100));
+}
+
+#[test]
 fn vm_without_a_worker_is_not_charged() {
     let account = ShareAccount::of("watchdog-test-2", 20, 3).unwrap();
     let test = Test::new(Some(Arc::clone(&account)));
     for tick in 0..100 {
         test.slot.begin(BUDGET);
-        test.look(tick);
+        test.slot.look(|| tick, TICK);
         test.use_cpu(MS);
         test.slot.charge_sample();
         test.slot.end().unwrap();

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::wire::{Asked, Wire, link_with_share, streaming, whole};
 use crate::{
-    Cause, Decision, Direction, FailureAction, Fault, Interest, Link, Phase, SHARE_PATIENCE,
+    Cause, Decision, Direction, FailureAction, Fault, Interest, Link, Pause, Phase, SHARE_PATIENCE,
 };
 
 const HEADERS: &[(&str, &str)] = &[(":method", "POST"), (":path", "/")];
@@ -99,6 +99,96 @@ fn patience_is_for_all_calls_of_one_plugin_on_one_stream() {
     wire.body(Direction::Request, b"x", false);
     while wire.fire() {}
     assert!(wire.reply.is_some());
+}
+
+#[test]
+fn patience_comes_back_while_nothing_waits() {
+    let asked = AtomicU64::new(0);
+    let share = move || {
+        let odd = asked.fetch_add(1, Ordering::Relaxed).is_multiple_of(2);
+        odd.then_some(Duration::from_millis(50))
+    };
+    let link = link_with_share(FailureAction::Closed, streaming(), share, |_, _| {
+        Ok(Decision::Continue)
+    });
+    let mut wire = Wire::new(vec![link]);
+    wire.headers(Direction::Request, HEADERS, false);
+    while wire.fire() {}
+    for _ in 0..100 {
+        wire.host.nanos += 500_000_000;
+        wire.body(Direction::Request, b"x", false);
+        while wire.fire() {}
+        assert_eq!(wire.reply, None);
+    }
+}
+
+/// A stream whose handler of request headers waits for a timer, or did not wait for it, with a plugin that is over its
+/// share from then on; and the timer.
+fn waits_for_timer(action: FailureAction, pauses: bool) -> (Wire, u64, Arc<AtomicU64>) {
+    let resumed = Arc::new(AtomicU64::new(0));
+    let counted = Arc::clone(&resumed);
+    let over = Arc::new(AtomicU64::new(0));
+    let is_over = Arc::clone(&over);
+    let share = move || (is_over.load(Ordering::Relaxed) > 0).then_some(Duration::from_millis(50));
+    let link = link_with_share(action, streaming(), share, move |asked, stream| {
+        if !matches!(asked, Asked::Call(_)) {
+            counted.fetch_add(1, Ordering::Relaxed);
+            return Ok(Decision::Continue);
+        }
+        stream.start_timer(Duration::from_millis(1)).unwrap();
+        over.store(1, Ordering::Relaxed);
+        Ok(if pauses {
+            Decision::Pause(Pause::Event)
+        } else {
+            Decision::Continue
+        })
+    });
+    let mut wire = Wire::new(vec![link]);
+    wire.headers(Direction::Request, HEADERS, true);
+    let (timer, _) = wire.host.timers.first_key_value().unwrap();
+    let timer = *timer;
+    (wire, timer, resumed)
+}
+
+#[test]
+fn event_over_share_for_too_long_gets_the_failure_policy() {
+    for (action, passes) in [(FailureAction::Open, true), (FailureAction::Closed, false)] {
+        for pauses in [true, false] {
+            let (mut wire, timer, resumed) = waits_for_timer(action, pauses);
+            let began = wire.host.nanos;
+            while wire.wait_for_share(timer).is_some() {
+                wire.host.nanos += 50_000_000;
+            }
+            let waited = wire.host.nanos - began;
+            assert_eq!(u128::from(waited), SHARE_PATIENCE.as_nanos());
+            assert!(wire.fire());
+            assert_eq!(resumed.load(Ordering::Relaxed), 0);
+            assert_eq!(wire.host.faults.len(), 1);
+            assert_eq!(wire.host.faults[0].2.cause, Cause::Share);
+            let ended = wire.sent(Direction::Request).ended;
+            assert_eq!(ended, passes || !pauses, "{action:?}, pauses: {pauses}");
+            assert_eq!(wire.reply.is_some(), !passes);
+        }
+    }
+}
+
+#[test]
+fn log_call_that_would_wait_a_moment_is_made() {
+    let calls = Arc::new(AtomicU64::new(0));
+    let counted = Arc::clone(&calls);
+    let interest = Interest {
+        log: true,
+        ..Interest::default()
+    };
+    let share = || Some(Duration::from_millis(25));
+    let link = link_with_share(FailureAction::Closed, interest, share, move |_, _| {
+        counted.fetch_add(1, Ordering::Relaxed);
+        Ok(Decision::Continue)
+    });
+    let mut wire = Wire::new(vec![link]);
+    wire.headers(Direction::Request, HEADERS, true);
+    wire.log();
+    assert_eq!(calls.load(Ordering::Relaxed), 1);
 }
 
 #[test]

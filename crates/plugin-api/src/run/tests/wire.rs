@@ -9,7 +9,7 @@ use crate::{
     BodyBuffer, BodyMode, Call, Cause, Chain, ChainRun, Circuit, CircuitPolicy, ConfiguredPlugin,
     Decision, Direction, Effects, FailureAction, FailurePolicy, Fault, HeaderMap, Interest, Link,
     LinkMetrics, LogLevel, MetricId, MetricKind, Metrics, OwnedHeaders, Permissions, Reaction,
-    Reply, Slot, Stream, Verdict, Wake,
+    Reply, Slot, Stream, Verdict, Wake, WakeId,
 };
 
 /// How a scripted plugin is called.
@@ -270,6 +270,12 @@ impl Wire {
     pub(super) fn wake(&mut self, wake: Wake<'_>) {
         let effects = self.run.on_wake(wake, &mut self.host);
         self.carry_out(effects);
+    }
+
+    /// How long a timer that has fired waits for its plugin's share of CPU.
+    pub(super) fn wait_for_share(&mut self, timer: u64) -> Option<Duration> {
+        let id = WakeId::Timer(timer);
+        self.run.wait_for_share(id, 0, self.host.nanos)
     }
 
     /// Fires the next timer; `false` if none runs.
