@@ -14,7 +14,9 @@ use std::fs;
 use outrider_e2e::{command, envoy, module, root};
 use outrider_lab::Protocol;
 use outrider_plugin_replay::{Outcome, Subject, Tools, replay};
+use outrider_plugin_store as plugin_store;
 use outrider_plugin_testkit::load_cases;
+use serde_json::json;
 
 /// Every plugin with its cases.
 fn subjects() -> Vec<Subject> {
@@ -30,6 +32,12 @@ fn subjects() -> Vec<Subject> {
             folder: folder.join(&plugin),
             cases: load_cases(&folder.join(&plugin).join("cases"))
                 .unwrap_or_else(|problems| panic!("{problems:#?}")),
+            budgets: json!(
+                plugin_store::open(&folder.join(&plugin))
+                    .unwrap()
+                    .manifest
+                    .budgets
+            ),
             plugin,
             unfit: BTreeSet::new(),
         })

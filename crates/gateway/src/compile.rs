@@ -9,6 +9,7 @@
 mod conditions;
 mod files;
 mod gateway;
+mod grants;
 mod plugins;
 mod projects;
 mod routes;
@@ -59,7 +60,7 @@ pub struct Compiled {
     pub plan: Option<Plan>,
     /// All problems, by file, line and column.
     pub problems: Vec<Problem>,
-    /// What is probably wrong, and keeps no gateway from serving.
+    /// What is probably wrong, and keeps no gateway from serving, by file, line and column.
     pub warnings: Vec<Problem>,
     /// Every path whose change can change the outcome: files that were read, folders of plugins and of
     /// `include` patterns, files that are missing. Sorted.
@@ -79,6 +80,7 @@ pub fn compile(path: &str, loader: &dyn Loader) -> Compiled {
 
     let Context {
         mut problems,
+        mut warnings,
         mut files,
         ..
     } = context;
@@ -86,7 +88,6 @@ pub fn compile(path: &str, loader: &dyn Loader) -> Compiled {
     problems.dedup();
     files.sort();
     files.dedup();
-    let mut warnings = Vec::new();
     let plan = match scoped {
         Some((gateway, mut filter, projects)) if problems.is_empty() => Some(Plan {
             listeners: gateway.listeners,
@@ -96,15 +97,21 @@ pub fn compile(path: &str, loader: &dyn Loader) -> Compiled {
             workers: gateway.workers,
             filter: {
                 filter.callout_clusters = upstreams::callout_clusters(&filter, &upstreams.built);
-                warnings = plugins::denied_upstreams(&filter, &plugins, &upstreams.names);
+                warnings.extend(plugins::denied_upstreams(
+                    &filter,
+                    &plugins,
+                    &upstreams.names,
+                ));
                 filter
             },
+            limits: plugins::limits(plugins),
             uses: gateway.uses,
             projects,
             upstreams: upstreams.built,
         }),
         _ => None,
     };
+    warnings.sort();
     Compiled {
         plan,
         problems,
@@ -117,6 +124,7 @@ pub fn compile(path: &str, loader: &dyn Loader) -> Compiled {
 struct Context<'a> {
     loader: &'a dyn Loader,
     problems: Vec<Problem>,
+    warnings: Vec<Problem>,
     files: Vec<String>,
 }
 
@@ -131,6 +139,7 @@ impl<'a> Context<'a> {
         Self {
             loader,
             problems: Vec::new(),
+            warnings: Vec::new(),
             files: Vec::new(),
         }
     }

@@ -13,7 +13,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::merge::merge;
-use crate::plan::{Action, Plan, Switch, Use, chain_key};
+use crate::plan::{Action, Limit, Plan, Switch, Use, chain_key};
 
 /// A request to be explained.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -81,6 +81,8 @@ pub struct Link {
     pub config: Value,
     /// Each value of the configuration, with who set it.
     pub settings: Vec<Setting>,
+    /// The limits that hold for it: its budgets, and its circuit unless that is off.
+    pub limits: Vec<Limit>,
 }
 
 /// One value of an effective configuration.
@@ -162,7 +164,13 @@ fn chain(plan: &Plan, narrower: &[(String, &Vec<Use>)]) -> Vec<Link> {
                 })
                 .collect();
             let (scope, last) = trail.last()?;
-            (last.switch == Switch::On).then(|| link(entry, &trail, scope, last))
+            (last.switch == Switch::On).then(|| {
+                let limits = plan.limits.get(&entry.name).cloned();
+                Link {
+                    limits: limits.unwrap_or_default(),
+                    ..link(entry, &trail, scope, last)
+                }
+            })
         })
         .collect()
 }
@@ -195,6 +203,7 @@ fn link(entry: &PluginEntry, trail: &[(&str, &Use)], scope: &str, last: &Use) ->
         used_by: origin(scope, last, None),
         config,
         settings,
+        limits: Vec::new(),
     }
 }
 

@@ -168,13 +168,13 @@ pub(crate) struct Plugin {
     /// goes on), or a mapping. Default: what its manifest says, else `closed` with status 500.
     #[serde(default)]
     pub(crate) failure_policy: Field<Shape<FailureAction, FailureForm>>,
-    /// What it may use. Default: what its manifest says, else 20 ms for a call, and for each worker 16
-    /// MiB of a Lua plugin, 64 MiB of a Wasm plugin.
+    /// What it may use. Default: 20 ms for a call, and for each worker 16 MiB of a Lua plugin, 64 MiB of a Wasm
+    /// plugin. Its manifest can lower each of them, and raise none.
     #[serde(default)]
     pub(crate) budgets: Field<BudgetsForm>,
     /// When it fails again and again and is not called for a while: `off` (it is always called), or a
-    /// mapping. Default: what its manifest says, else after 20 streams within 10 seconds that failed by time or memory, for a
-    /// second at first and a minute at most.
+    /// mapping. Default: after 20 streams within 10 seconds that failed by time or memory, for a second at first and
+    /// a minute at most. Its manifest can make it open earlier and longer, and not the other way.
     #[serde(default)]
     pub(crate) circuit: Field<Shape<CircuitOff, CircuitForm>>,
     /// Phase group, the coarse order of a chain: `authn`, `authz`, `traffic`, `transform`, `observe`.

@@ -3,6 +3,7 @@
 //! Renderers read it and nothing else. It knows neither files nor Envoy's documents; where something
 //! was written is kept only for explanations and is no part of what serializes.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use outrider_plugin_formats::{FilterConfig, Group, RouteConfig};
@@ -26,6 +27,9 @@ pub struct Plan {
     pub workers: Option<u32>,
     /// What the module reads: the plugins that some scope uses, and the gateway's scope.
     pub filter: FilterConfig,
+    /// Limits of each plugin that is declared, by its name.
+    #[serde(skip)]
+    pub limits: BTreeMap<String, Vec<Limit>>,
     /// Plugins at gateway scope.
     #[serde(skip)]
     pub uses: Vec<Use>,
@@ -334,6 +338,26 @@ pub struct UpstreamTls {
     pub ca: Option<String>,
     /// The gateway's own certificate.
     pub client: Option<Certificate>,
+}
+
+/// A limit that holds for a plugin.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Limit {
+    /// Its key below `plugins.<name>`: `budgets.time_ms`.
+    pub key: &'static str,
+    /// Its value.
+    pub value: u32,
+    /// Where it was written: in `outrider.yaml`, or in the plugin's manifest; `None` for the default.
+    pub set_by: Option<Place>,
+}
+
+/// A line of a file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Place {
+    /// The file, as the user named it.
+    pub file: String,
+    /// From 1.
+    pub line: usize,
 }
 
 /// A plugin in a scope's `use` list.

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use outrider_gateway::envoy::{self, Layout};
 use outrider_gateway::{Loader, PluginPackage, Problem, compile};
-use outrider_plugin_formats::{BodyModes, Group, Manifest, PluginCode, Runtime};
+use outrider_plugin_formats::{BodyModes, Group, Manifest, Places, PluginCode, Runtime};
 use serde_json::{Value, json};
 
 const ROUTES: usize = 10_000;
@@ -43,6 +43,7 @@ impl Loader for Memory {
                 build: None,
                 wasm: None,
             },
+            places: Places::default(),
             digest: format!("sha256:{:064}", 0),
             code: PluginCode::Files(BTreeMap::from([(
                 "main.lua".to_owned(),

@@ -20,5 +20,5 @@ pub use filter::{
 pub use manifest::{BodyMode, BodyModes, Group, Manifest, Runtime};
 pub use package::{PluginCode, PluginPackage, WasmModule};
 pub use policy::{Budgets, BudgetsForm, Cause, FailureAction, FailurePolicy};
-pub use problem::Problem;
+pub use problem::{Places, Problem};
 pub use wasm::{WasmOptions, WasmResults};

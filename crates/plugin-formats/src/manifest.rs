@@ -117,11 +117,12 @@ pub struct Manifest {
     /// What a stream gets when the plugin fails, unless `outrider.yaml` says otherwise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure_policy: Option<FailurePolicy>,
-    /// What one call, and one VM, may use, unless `outrider.yaml` says otherwise.
+    /// What one call, and one VM, need at most. It lowers the budgets of `outrider.yaml`, or their defaults, and raises
+    /// none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub budgets: Option<BudgetsForm>,
-    /// When the plugin, failing again and again, is not called for a while, unless `outrider.yaml` says
-    /// otherwise.
+    /// When the plugin, failing again and again, is not called for a while. It makes the circuit of
+    /// `outrider.yaml`, or the default, stricter, and never laxer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub circuit: Option<Circuit>,
     /// The command that builds the module, told to whoever has not done so. For `wasm` only.

@@ -7,12 +7,15 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use crate::manifest::Manifest;
+use crate::problem::Places;
 
 /// A plugin's manifest, code and schema, read and digested.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PluginPackage {
     /// What its author says of it; `entry` is filled in.
     pub manifest: Manifest,
+    /// Where the manifest says so; empty if the package has no manifest file.
+    pub places: Places,
     /// Digest of `code`, as [`crate::PluginSource`] defines it.
     pub digest: String,
     /// What the runtime loads.

@@ -1,5 +1,6 @@
 //! What is wrong with something that a user wrote.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
@@ -18,6 +19,31 @@ pub struct Problem {
     /// How to mend it, one sentence without a full stop.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mend: Option<String>,
+}
+
+/// Places of the values of one file, by their keys joined by dots: `budgets.time_ms`.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Places {
+    /// The file, as messages name it.
+    pub file: String,
+    /// Line and column of each value, both from 1.
+    pub by_key: BTreeMap<String, (usize, usize)>,
+}
+
+impl Places {
+    /// Returns whether the file has a value for a key.
+    pub fn has(&self, key: &str) -> bool {
+        self.by_key.contains_key(key)
+    }
+
+    /// Returns line and column of a key's value, or of the nearest one around it; `(0, 0)`, the whole file,
+    /// without either.
+    pub fn of(&self, key: &str) -> (usize, usize) {
+        let around = |key: &str| key.rsplit_once('.').map(|(around, _)| around.to_owned());
+        let mut keys = std::iter::successors(Some(key.to_owned()), |key| around(key));
+        keys.find_map(|key| self.by_key.get(&key).copied())
+            .unwrap_or_default()
+    }
 }
 
 impl fmt::Display for Problem {

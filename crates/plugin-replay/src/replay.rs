@@ -13,6 +13,7 @@ use outrider_plugin_testkit::{
     Callout, Case, CaseKind, Difference, Expect, ExpectedMessage, ExpectedRequest, Failure, Step,
     Values,
 };
+use serde_json::Value;
 
 use crate::check::Check;
 use crate::gateway::Gateway;
@@ -43,6 +44,8 @@ pub struct Subject {
     pub folder: PathBuf,
     /// Its name.
     pub plugin: String,
+    /// The `budgets` that it gets in the gateway's file: those that its manifest asks for. `null` for the default.
+    pub budgets: Value,
     /// What it has to do.
     pub cases: Vec<Case>,
     /// Places of cases whose configuration is accepted or refused other than they say: one that is not
@@ -294,9 +297,13 @@ pub(crate) fn yaml(
     text.push_str("plugins:\n");
     for entry in entries {
         let folder = entry.subject.folder.display().to_string();
+        let budgets = match &entry.subject.budgets {
+            Value::Null => String::new(),
+            budgets => format!(", budgets: {budgets}"),
+        };
         let _ = writeln!(
             text,
-            "  {}: {{source: '{}', allow: all}}",
+            "  {}: {{source: '{}', allow: all{budgets}}}",
             entry.id,
             folder.replace('\'', "''")
         );

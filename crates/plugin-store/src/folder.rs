@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs::{self, DirEntry};
 use std::path::{Path, PathBuf};
 
-use outrider_plugin_formats::{PluginCode, PluginPackage, Problem, Runtime};
+use outrider_plugin_formats::{Places, PluginCode, PluginPackage, Problem, Runtime};
 use outrider_yaml::suggest;
 use serde_json::Value;
 
@@ -55,10 +55,12 @@ pub(crate) fn open(folder: &Path) -> Result<PluginPackage, Vec<Problem>> {
     };
     match (located, code) {
         (Some(located), Some((entry, digest, code))) if reader.problems.is_empty() => {
+            let places = located.places();
             let mut manifest = located.manifest;
             manifest.entry = Some(entry);
             Ok(PluginPackage {
                 manifest,
+                places,
                 digest,
                 code,
                 schema,
@@ -93,6 +95,7 @@ pub(crate) fn open_single(file: &Path) -> Result<PluginPackage, Vec<Problem>> {
     };
     Ok(PluginPackage {
         manifest: manifest::implied(manifest::name_from(stem), runtime, name.to_owned()),
+        places: Places::default(),
         digest,
         code,
         schema: None,

@@ -3,7 +3,7 @@
 use std::ops::RangeInclusive;
 use std::path::Path;
 
-use outrider_plugin_formats::{Circuit, Manifest, Problem, Runtime, WasmOptions};
+use outrider_plugin_formats::{Circuit, Manifest, Places, Problem, Runtime, WasmOptions};
 use outrider_yaml::{Document, PathSegment};
 
 const NAME_MEND: &str = "use lower-case letters, digits and hyphens, beginning with a letter";
@@ -25,6 +25,11 @@ impl Located {
         let path: Vec<PathSegment> = path.iter().copied().map(PathSegment::from).collect();
         self.document
             .problem(self.document.locate(&path), message, mend)
+    }
+
+    /// Places of the manifest's values.
+    pub(crate) fn places(&self) -> Places {
+        self.document.places()
     }
 
     /// What the types of a manifest cannot say.
@@ -79,6 +84,7 @@ impl Located {
             for (key, value, most) in [
                 ("time_ms", budgets.time_ms, 60_000),
                 ("memory_mib", budgets.memory_mib, 1024),
+                ("share", budgets.share, 100),
             ] {
                 if let Some(value) = value {
                     range(&["budgets", key], value, 1..=most);

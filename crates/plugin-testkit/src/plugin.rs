@@ -326,6 +326,7 @@ mod tests {
     fn what_does_not_load_is_told_at_its_place() {
         let package = formats::PluginPackage {
             manifest: serde_json::from_value(json!({"name": "hello", "runtime": "lua"})).unwrap(),
+            places: formats::Places::default(),
             digest: String::new(),
             code: formats::PluginCode::Files(std::collections::BTreeMap::new()),
             schema: None,

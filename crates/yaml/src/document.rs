@@ -1,12 +1,12 @@
 //! One file.
 
-use outrider_plugin_formats::Problem;
+use outrider_plugin_formats::{Places, Problem};
 use serde::de::DeserializeOwned;
 
 use crate::build::{self, Fault};
 use crate::deserialize::{Reader, Told};
 use crate::failure::Failure;
-use crate::node::{Location, Node, PathSegment};
+use crate::node::{Location, Mapping, Node, PathSegment};
 
 /// One YAML file, read.
 #[derive(Debug, Clone, PartialEq)]
@@ -94,9 +94,28 @@ impl Document {
         problem(&self.file, location, message.into(), mend.into())
     }
 
+    /// Places of all values below keys. Items of lists have none of their own.
+    pub fn places(&self) -> Places {
+        let mut places = Places {
+            file: self.file.clone(),
+            ..Places::default()
+        };
+        collect(&self.root, "", &mut places);
+        places
+    }
+
     /// See [`Node::locate`].
     pub fn locate(&self, path: &[PathSegment]) -> Location {
         self.root.locate(path)
+    }
+}
+
+fn collect(node: &Node, prefix: &str, places: &mut Places) {
+    for entry in node.as_mapping().into_iter().flat_map(Mapping::entries) {
+        let key = format!("{prefix}{}", entry.key);
+        collect(&entry.value, &format!("{key}."), places);
+        let Location { line, column } = entry.value.location;
+        places.by_key.insert(key, (line, column));
     }
 }
 

@@ -3,16 +3,17 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use outrider_plugin_formats::{
-    All, Allow, AllowedNames, Budgets, Cause, Circuit, CircuitLimits, CircuitOff, FailureAction,
-    FailurePolicy, FilterConfig, PluginCode, PluginEntry, PluginSource, Problem, Runtime,
-    WasmOptions,
+    All, Allow, AllowedNames, Cause, FailureAction, FailurePolicy, FilterConfig, PluginCode,
+    PluginEntry, PluginSource, Problem, Runtime, WasmOptions,
 };
 use outrider_yaml::{Field, Located, Location, Node, Shape};
 
 use super::files::Source;
+use super::grants::{self, Request};
 use super::schema_check::Checker;
 use super::{Context, Origin, known_names};
 use crate::model::{self, FailureForm, text};
+use crate::plan::Limit;
 
 /// A plugin that is declared.
 pub(super) struct Declared {
@@ -30,6 +31,7 @@ pub(super) struct Loaded {
     /// Turned off and without configuration, until the scopes are known.
     pub(super) entry: PluginEntry,
     pub(super) checker: Option<Checker>,
+    limits: Vec<Limit>,
 }
 
 pub(super) type Plugins = BTreeMap<String, Declared>;
@@ -77,6 +79,14 @@ pub(super) fn load(context: &mut Context<'_>, sources: &[Source]) -> Plugins {
         }
     }
     plugins
+}
+
+/// The limits of each plugin that was loaded.
+pub(super) fn limits(plugins: Plugins) -> BTreeMap<String, Vec<Limit>> {
+    plugins
+        .into_iter()
+        .filter_map(|(name, declared)| Some((name, declared.loaded?.limits)))
+        .collect()
 }
 
 fn one(
@@ -139,9 +149,16 @@ fn one(
         }
     };
     let manifest = package.manifest;
+    let granted = grants::grant(&Request {
+        name: &name.value,
+        origin,
+        declared: plugin,
+        manifest: &manifest,
+        places: &package.places,
+    });
+    context.warnings.extend(granted.warnings);
     let wasm = wasm(context, origin, &what, manifest.runtime, &plugin.wasm)
         .over(manifest.wasm.unwrap_or_default());
-    let built_in = Budgets::of(manifest.runtime);
     let loaded = Loaded {
         entry: PluginEntry {
             name: name.value.clone(),
@@ -160,12 +177,9 @@ fn one(
             failure_policy: failure_policy(&plugin.failure_policy)
                 .or(manifest.failure_policy)
                 .unwrap_or_default(),
-            budgets: budgets(
-                plugin.budgets.value(),
-                manifest.budgets.unwrap_or_default().over(built_in),
-            ),
+            budgets: granted.budgets,
             wasm,
-            circuit: circuit(&plugin.circuit, manifest.circuit.unwrap_or_default()),
+            circuit: granted.circuit,
             allow: allow(&plugin.allow),
             log_rate: plugin.log_rate.value().map(|rate| rate.0),
             schema: package.schema,
@@ -173,6 +187,7 @@ fn one(
             config: None,
         },
         checker,
+        limits: granted.limits,
     };
     Some((loaded, folder))
 }
@@ -328,26 +343,6 @@ fn failure_policy(field: &Field<Shape<FailureAction, FailureForm>>) -> Option<Fa
     })
 }
 
-fn circuit(field: &Field<Shape<CircuitOff, model::CircuitForm>>, otherwise: Circuit) -> Circuit {
-    let form = match field.value() {
-        None => return otherwise,
-        Some(Shape::Text(off)) => return Circuit::Off(*off),
-        Some(Shape::Mapping(form)) => form,
-    };
-    let otherwise = otherwise.limits().unwrap_or_default();
-    let written = |field: &Field<model::Number<1, 3_600_000>>, otherwise: u32| {
-        field.value().map_or(otherwise, |number| number.0)
-    };
-    Circuit::On(CircuitLimits {
-        failures: form
-            .failures
-            .value()
-            .map_or(otherwise.failures, |number| number.0),
-        pause_ms: written(&form.pause_ms, otherwise.pause_ms),
-        longest_pause_ms: written(&form.longest_pause_ms, otherwise.longest_pause_ms),
-    })
-}
-
 /// What a plugin's `wasm` says.
 #[derive(Debug, Default)]
 struct WasmWritten<'f>(Option<&'f model::WasmForm>);
@@ -426,25 +421,5 @@ impl WasmWritten<'_> {
             trace: written(&form.trace, otherwise.trace),
             jump_threading: written(&form.jump_threading, otherwise.jump_threading),
         }
-    }
-}
-
-fn budgets(form: Option<&model::BudgetsForm>, otherwise: Budgets) -> Budgets {
-    let Some(form) = form else {
-        return otherwise;
-    };
-    Budgets {
-        time_ms: form
-            .time_ms
-            .value()
-            .map_or(otherwise.time_ms, |number| number.0),
-        memory_mib: form
-            .memory_mib
-            .value()
-            .map_or(otherwise.memory_mib, |number| number.0),
-        share: form
-            .share
-            .value()
-            .map_or(otherwise.share, |number| number.0),
     }
 }

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::Explanation;
-use crate::plan::Action;
+use crate::plan::{Action, Limit, Place};
 
 impl fmt::Display for Explanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -83,9 +83,27 @@ impl Explanation {
                     width = widest + 2
                 )?;
             }
+            write_limits(f, &link.limits)?;
         }
         Ok(())
     }
+}
+
+/// Writes the budgets of a plugin, and other limits that are not the default.
+fn write_limits(f: &mut fmt::Formatter<'_>, limits: &[Limit]) -> fmt::Result {
+    let shown = limits
+        .iter()
+        .filter(|limit| limit.set_by.is_some() || limit.key.starts_with("budgets."));
+    let shown: Vec<String> = shown
+        .map(|Limit { key, value, set_by }| match set_by {
+            Some(Place { file, line }) => format!("{key}: {value} ({file}:{line})"),
+            None => format!("{key}: {value} (default)"),
+        })
+        .collect();
+    if shown.is_empty() {
+        return Ok(());
+    }
+    writeln!(f, "       limits  {}", shown.join(", "))
 }
 
 struct Words<'a>(&'a Action);

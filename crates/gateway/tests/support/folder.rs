@@ -87,7 +87,9 @@ impl Loader for Folder {
                 mend: None,
             }]
         })?;
-        let mut manifest: Manifest = Document::parse(&manifest_file, &text)?.read()?;
+        let document = Document::parse(&manifest_file, &text)?;
+        let places = document.places();
+        let mut manifest: Manifest = document.read()?;
         let schema = self
             .text(&format!("{source}/config.schema.json"))
             .ok()
@@ -115,6 +117,7 @@ impl Loader for Folder {
             });
         Ok(PluginPackage {
             manifest,
+            places,
             digest,
             code,
             schema,

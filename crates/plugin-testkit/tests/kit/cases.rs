@@ -10,7 +10,7 @@ use outrider_plugin_api::{
     Call, ConfiguredPlugin, Decision, HeaderMap, Interest, LoadError, Metrics, Plugin,
     PluginStatus, Reply, ScopedConfig, Slot, Stream,
 };
-use outrider_plugin_formats::{PluginCode, PluginPackage};
+use outrider_plugin_formats::{Places, PluginCode, PluginPackage};
 use outrider_plugin_testkit::{
     Arrival, Case, LoadedPlugin, load_cases, read_cases, run_case, run_cases,
 };
@@ -242,6 +242,7 @@ fn a_difference_of_one_way_names_it() {
     let manifest = json!({"name": "marking", "runtime": "lua", "body": "stream"});
     let plugin = LoadedPlugin::from_package(&PluginPackage {
         manifest: serde_json::from_value(manifest).unwrap(),
+        places: Places::default(),
         digest: String::new(),
         code: PluginCode::Files([("main.lua".to_owned(), code.to_owned())].into()),
         schema: None,

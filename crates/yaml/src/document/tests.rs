@@ -287,3 +287,14 @@ proptest! {
         let _ = Document::parse("a.yaml", &text).map(|document| document.read::<Manifest>());
     }
 }
+
+#[test]
+fn places_are_those_of_values_by_their_keys() {
+    let text = "name: a\nbudgets:\n  time_ms: 5\nlist: [{key: 1}]\n";
+    let places = Document::parse("a.yaml", text).unwrap().places();
+    assert_eq!(places.file, "a.yaml");
+    assert_eq!(places.of("budgets.time_ms"), (3, 12));
+    assert_eq!(places.of("budgets.share"), places.of("budgets"));
+    assert_eq!(places.of("circuit.failures"), (0, 0));
+    assert!(places.has("list") && !places.has("list.key"));
+}

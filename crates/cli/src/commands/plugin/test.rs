@@ -9,7 +9,7 @@ use anyhow::Context as _;
 use clap::Args;
 use outrider_lab::Protocol;
 use outrider_plugin_api::LoadError;
-use outrider_plugin_formats::{PluginCode, PluginPackage, Problem};
+use outrider_plugin_formats::{BudgetsForm, PluginCode, PluginPackage, Problem};
 use outrider_plugin_replay::{Outcome, Subject, Tools, replay};
 use outrider_plugin_testkit::{Case, CaseResult, Difference, LoadedPlugin, load_cases, run_cases};
 use serde_json::{Value, json};
@@ -71,6 +71,8 @@ struct Report {
     folder: PathBuf,
     /// Unknown where its manifest cannot be read.
     plugin: Option<String>,
+    /// The budgets that its manifest asks for, which its cases run with.
+    budgets: Option<BudgetsForm>,
     cases: Vec<Case>,
     results: Vec<CaseResult>,
     /// What came of each case on Envoy; empty without `--envoy`.
@@ -164,6 +166,7 @@ fn replay_all(reports: &mut [Report], arguments: &Arguments) -> anyhow::Result<(
         subjects.push(Subject {
             folder,
             plugin: plugin.clone(),
+            budgets: json!(report.budgets),
             cases: report.cases.clone(),
             unfit: unfit.map(|(number, _)| number).collect(),
         });
@@ -267,6 +270,7 @@ fn test(folder: PathBuf) -> Report {
     let mut report = Report {
         folder,
         plugin: None,
+        budgets: None,
         cases: Vec::new(),
         results: Vec::new(),
         replayed: Vec::new(),
@@ -280,6 +284,7 @@ fn test(folder: PathBuf) -> Report {
         }
     };
     report.plugin = Some(package.manifest.name.clone());
+    report.budgets = package.manifest.budgets;
     let place = Place {
         folder: &package.folder,
         module: match &package.code {
