@@ -437,6 +437,13 @@ fn check_warns_of_upstreams_that_a_script_names_and_may_not_call() {
     let text = String::from_utf8(output.stderr).unwrap();
     assert!(text.contains("hello/main.lua:2"), "{text}");
     assert!(text.contains("`plugins.hello.allow.upstreams`"), "{text}");
+    let typo = CALLS.replace("shop", "shpo");
+    fs::write(folder.path().join("hello/main.lua"), typo).unwrap();
+    let output = outrider(folder.path(), &["check", "gateway.yaml"]);
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert!(text.contains("there is no upstream `shpo`"), "{text}");
+    assert!(text.contains("did you mean `shop`?"), "{text}");
+    fs::write(folder.path().join("hello/main.lua"), CALLS).unwrap();
     for allow in ["all", "{upstreams: all}", "{upstreams: [shop]}"] {
         let gateway = GOOD.replace(
             "{source: hello}",
@@ -459,6 +466,36 @@ fn check_warns_of_upstreams_that_a_script_names_and_may_not_call() {
         "{}",
         told(&output)
     );
+}
+
+#[test]
+fn check_warns_of_headers_and_filter_state_that_need_a_permission() {
+    const STEERS: &str = "return { on_request_header = function()\n  \
+                          envoy.req.set_header(\"X-Envoy-Max-Retries\", 9)\n  \
+                          envoy.filter_state.set_typed('envoy.network.upstream_server_name', 'a')\n  \
+                          envoy.req.get_header('x-envoy-retry-on')\n  \
+                          envoy.req.set_header('x-envoy-internal', 1)\nend }\n";
+    let folder = folder(GOOD);
+    fs::write(folder.path().join("hello/main.lua"), STEERS).unwrap();
+    let output = outrider(folder.path(), &["check", "gateway.yaml"]);
+    assert_eq!(output.status.code(), Some(0));
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(text.matches("warning:").count(), 2, "{text}");
+    assert!(text.contains("hello/main.lua:2"), "{text}");
+    assert!(text.contains("`router_headers: true`"), "{text}");
+    assert!(text.contains("hello/main.lua:3"), "{text}");
+    assert!(
+        text.contains("`plugins.hello.allow.typed_filter_state`"),
+        "{text}"
+    );
+    let allow = "{router_headers: true, typed_filter_state: [envoy.network.upstream_server_name]}";
+    let gateway = GOOD.replace(
+        "{source: hello}",
+        &format!("{{source: hello, allow: {allow}}}"),
+    );
+    fs::write(folder.path().join("gateway.yaml"), gateway).unwrap();
+    let output = outrider(folder.path(), &["check", "gateway.yaml"]);
+    assert!(output.stderr.is_empty(), "{}", told(&output));
 }
 
 #[test]

@@ -193,3 +193,76 @@ async fn callouts_count_in_their_own_cluster_and_denied_ones_name_the_key() {
     gateway.stop().unwrap();
     echo.stop().await;
 }
+
+const STEERING: &str = "
+gateway:
+  listeners: [{name: main, address: '{listen}'}]
+  admin: '{admin}'
+  workers: 1
+plugins:
+  denied: {source: steerer.lua}
+  allowed: {source: steerer.lua, allow: {router_headers: true, typed_filter_state: all}}
+projects:
+  - name: denied
+    hosts: [denied.test]
+    use: [denied]
+    routes:
+      - {match: {prefix: /}, to: dead}
+  - name: allowed
+    hosts: [allowed.test]
+    use: [allowed]
+    routes:
+      - {match: {prefix: /}, to: dead}
+upstreams:
+  # Nothing listens on port 1 of the loopback.
+  dead: {endpoints: ['127.0.0.1:1']}
+";
+
+/// Asks the router for retries, and for a server name; says in the response why it was denied.
+const STEERER: &str = "
+local handler = { version = 'v2' }
+function handler:on_request_header()
+  local denied = {}
+  local function try(act, ...)
+    local ok, why = pcall(act, ...)
+    if not ok then denied[#denied + 1] = why end
+  end
+  try(envoy.req.set_header, 'x-envoy-retry-on', 'connect-failure')
+  try(envoy.req.set_header, 'X-Envoy-Max-Retries', '2')
+  try(envoy.filter_state.set_typed, 'envoy.network.upstream_server_name', 'a.test')
+  envoy.stream.shared.denied = table.concat(denied, ' | ')
+end
+function handler:on_response_header()
+  envoy.resp.set_header('x-denied', envoy.stream.shared.denied)
+end
+return handler
+";
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn plugin_without_permission_neither_retries_nor_chooses_a_server_name() {
+    let files = [("steerer.lua", STEERER)];
+    let gateway = Gateway::start_with(STEERING, &files, GatewayOptions::default()).unwrap();
+    let retries = || gateway.stat("cluster.dead.upstream_rq_retry").unwrap();
+    let to = |host: &str| gateway.send(Request::get("/").host(host));
+
+    let response = to("denied.test").await.unwrap();
+    assert_eq!(response.status, 503);
+    let denied = response.headers.get("x-denied").unwrap_or_default();
+    assert_eq!(
+        denied.matches("`allow.router_headers: true`").count(),
+        2,
+        "{denied}"
+    );
+    assert_eq!(
+        denied.matches("`allow.typed_filter_state`").count(),
+        1,
+        "{denied}"
+    );
+    assert_eq!(retries(), 0);
+
+    let response = to("allowed.test").await.unwrap();
+    assert_eq!(response.status, 503);
+    assert_eq!(response.headers.get("x-denied").unwrap_or_default(), "");
+    assert_eq!(retries(), 2);
+    gateway.stop().unwrap();
+}

@@ -64,6 +64,8 @@ pub(crate) fn permissions(allow: &formats::Allow, clusters: &CalloutClusters) ->
     permissions.leave_project = allow.leave_project;
     permissions.override_host = allow.override_host;
     permissions.metadata = allowed(&allow.metadata);
+    permissions.router_headers = allow.router_headers;
+    permissions.typed_filter_state = allowed(&allow.typed_filter_state);
     permissions.callout_clusters = Arc::clone(clusters);
     permissions
 }

@@ -272,3 +272,11 @@ fn the_same_code_is_loaded_once_and_dropped_with_its_last_generation() {
     );
     drop(made);
 }
+
+#[test]
+fn reporting_headers_of_check_and_of_the_chain_are_the_same() {
+    assert_eq!(
+        outrider_plugin_api::framing::REPORTING_HEADERS,
+        outrider_plugin_formats::REPORTING_HEADERS
+    );
+}

@@ -15,6 +15,7 @@ mod projects;
 mod routes;
 mod schema_check;
 mod scopes;
+mod scripts;
 mod shadow;
 mod upstreams;
 
@@ -97,11 +98,7 @@ pub fn compile(path: &str, loader: &dyn Loader) -> Compiled {
             workers: gateway.workers,
             filter: {
                 filter.callout_clusters = upstreams::callout_clusters(&filter, &upstreams.built);
-                warnings.extend(plugins::denied_upstreams(
-                    &filter,
-                    &plugins,
-                    &upstreams.names,
-                ));
+                warnings.extend(scripts::warnings(&filter, &plugins, &upstreams.names));
                 filter
             },
             limits: plugins::limits(plugins),

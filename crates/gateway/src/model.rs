@@ -217,6 +217,16 @@ pub(crate) struct AllowForm {
     /// `envoy.filters.http.lua`: a list, or `all`. Default: none.
     #[serde(default)]
     pub(crate) metadata: Field<AllowedNames>,
+    /// Whether it may set request headers that steer Envoy's router, on its requests and in callouts: those that begin
+    /// with `x-envoy-` (`x-envoy-max-retries`, `x-envoy-upstream-rq-timeout-ms`), but those that only report. Retries count
+    /// against a limit that all requests to an upstream share. Default: `false`.
+    #[serde(default)]
+    pub(crate) router_headers: Field<bool>,
+    /// The keys of filter state that it may set though Envoy reads them itself
+    /// (`envoy.network.upstream_server_name`): a list, or `all`. Such an object can give each request an upstream
+    /// connection of its own. Default: none.
+    #[serde(default)]
+    pub(crate) typed_filter_state: Field<AllowedNames>,
 }
 
 /// Names: `all`, or a list.

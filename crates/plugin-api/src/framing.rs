@@ -29,6 +29,12 @@ pub enum HeaderError {
         "`{0}` belongs to the connection or the proxy, and not to the message: plugins cannot add, change or remove it"
     )]
     Connection(&'static str),
+    /// The header steers the proxy's router, and the plugin's permissions do not have it.
+    #[error(
+        "`{0}` steers Envoy's router, and the plugin may not set it; set the plugin's \
+         `allow.router_headers: true` in outrider.yaml"
+    )]
+    Router(&'static str),
     /// A trailer that only headers may hold.
     #[error("`{0}` cannot be a trailer")]
     Trailer(&'static str),
@@ -63,6 +69,8 @@ pub(crate) enum Rule {
     Authority,
     Scheme,
     Status,
+    /// It steers the proxy's router: retries, time limits, hedging. For plugins with a permission.
+    Router(&'static str),
     /// A pseudo header that no message of a plugin has.
     UnknownPseudo,
 }
@@ -93,15 +101,17 @@ impl Rule {
                 Self::Connection("x-envoy-upstream-alt-stat-name")
             }
             _ if name.first() == Some(&b':') => Self::UnknownPseudo,
-            _ => Self::Plain,
+            _ => router_header(name).map_or(Self::Plain, Self::Router),
         }
     }
 
-    /// The rule for a header of one of a stream's maps: only requests have a `host` that is `:authority`.
+    /// The rule for a header of one of a stream's maps: only requests have a `host` that is `:authority`, and only
+    /// their headers steer the router.
     #[inline]
     pub(crate) fn in_map(map: HeaderMap, name: &[u8]) -> Self {
         match Self::of(name) {
             Self::Authority if map != HeaderMap::RequestHeaders && name.len() == 4 => Self::Plain,
+            Self::Router(_) if map != HeaderMap::RequestHeaders => Self::Plain,
             rule => rule,
         }
     }
@@ -114,7 +124,7 @@ impl Rule {
             Self::Connection(_) | Self::Length => {
                 matches!(map, HeaderMap::RequestHeaders | HeaderMap::ResponseHeaders)
             }
-            Self::Method | Self::Path | Self::Authority | Self::Scheme => {
+            Self::Method | Self::Path | Self::Authority | Self::Scheme | Self::Router(_) => {
                 map == HeaderMap::RequestHeaders
             }
             Self::Status => map == HeaderMap::ResponseHeaders,
@@ -133,7 +143,7 @@ impl Rule {
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Plain => "header",
-            Self::Connection(name) => name,
+            Self::Connection(name) | Self::Router(name) => name,
             Self::Length => "content-length",
             Self::Method => ":method",
             Self::Path => ":path",
@@ -147,7 +157,7 @@ impl Rule {
     /// Checks the value of a pseudo header of a request or response.
     pub(crate) fn check(self, value: &[u8]) -> Result<(), HeaderError> {
         let fault = match self {
-            Self::Plain | Self::Connection(_) => return Ok(()),
+            Self::Plain | Self::Connection(_) | Self::Router(_) => return Ok(()),
             Self::Length => {
                 return length(value).map(|_| ()).ok_or(HeaderError::Length);
             }
@@ -173,6 +183,71 @@ impl Rule {
         };
         Err(HeaderError::Pseudo(self.name(), fault))
     }
+}
+
+/// Beginning of the names of headers by which Envoy and its users talk.
+const PROXY_PREFIX: &[u8] = b"x-envoy-";
+
+/// Headers that begin with `x-envoy-` and that Envoy only reports with: it does nothing else where a request has them on its way
+/// to an upstream. Scripts that pass a client's headers on have some of them.
+pub const REPORTING_HEADERS: [&str; 13] = [
+    "x-envoy-attempt-count",
+    "x-envoy-downstream-service-cluster",
+    "x-envoy-downstream-service-node",
+    "x-envoy-external-address",
+    "x-envoy-internal",
+    "x-envoy-ip-tags",
+    "x-envoy-is-timeout-retry",
+    "x-envoy-original-host",
+    "x-envoy-original-method",
+    "x-envoy-original-path",
+    "x-envoy-original-url",
+    "x-envoy-peer-metadata",
+    "x-envoy-peer-metadata-id",
+];
+
+/// Headers with [`PROXY_PREFIX`] that steer Envoy's router, or another of its filters, by name.
+const ROUTER_HEADERS: [&str; 18] = [
+    "x-envoy-decorator-operation",
+    "x-envoy-expected-rq-timeout-ms",
+    "x-envoy-fault-abort-grpc-request",
+    "x-envoy-fault-abort-request",
+    "x-envoy-fault-abort-request-percentage",
+    "x-envoy-fault-delay-request",
+    "x-envoy-fault-delay-request-percentage",
+    "x-envoy-force-trace",
+    "x-envoy-hedge-on-per-try-timeout",
+    "x-envoy-max-retries",
+    "x-envoy-original-dst-host",
+    "x-envoy-retriable-header-names",
+    "x-envoy-retriable-status-codes",
+    "x-envoy-retry-grpc-on",
+    "x-envoy-retry-on",
+    "x-envoy-upstream-rq-per-try-timeout-ms",
+    "x-envoy-upstream-rq-timeout-alt-response",
+    "x-envoy-upstream-rq-timeout-ms",
+];
+
+/// Returns the name of a request header that steers the proxy's router: each that begins with `x-envoy-` and is not
+/// known to only report, so that those of Envoys to come are among them.
+#[inline]
+pub(crate) fn router_header(name: &[u8]) -> Option<&'static str> {
+    let prefix = name.get(..PROXY_PREFIX.len())?;
+    if prefix.eq_ignore_ascii_case(PROXY_PREFIX) {
+        steering(name)
+    } else {
+        None
+    }
+}
+
+#[cold]
+fn steering(name: &[u8]) -> Option<&'static str> {
+    let is = |known: &&&str| name.eq_ignore_ascii_case(known.as_bytes());
+    if REPORTING_HEADERS.iter().any(|known| is(&known)) {
+        return None;
+    }
+    let known = ROUTER_HEADERS.iter().find(is);
+    Some(known.map_or("x-envoy-…", |known| *known))
 }
 
 /// The number of a `content-length`, or `None` if the value is no decimal number.
@@ -326,7 +401,8 @@ pub fn request_headers<'a>(
         let rule = Rule::of(name);
         check_sendable(name, value).map_err(CalloutFailure::BadHeader)?;
         let seen = match rule {
-            Rule::Plain => None,
+            // Permissions are checked before.
+            Rule::Plain | Rule::Router(_) => None,
             Rule::Connection("te") if value.eq_ignore_ascii_case(b"trailers") => None,
             Rule::Connection(_) => continue,
             Rule::Length => {
@@ -384,7 +460,7 @@ pub(crate) fn clean_reply(reply: &mut Reply) {
 }
 
 fn may_reply_with(name: &[u8]) -> bool {
-    matches!(Rule::of(name), Rule::Plain) || name.eq_ignore_ascii_case(b"host")
+    matches!(Rule::of(name), Rule::Plain | Rule::Router(_)) || name.eq_ignore_ascii_case(b"host")
 }
 
 #[cfg(test)]
@@ -443,6 +519,23 @@ mod tests {
         for name in ["", "x-own", "t", "tee", "cookie", "user-agent", "priority"] {
             assert_eq!(Rule::of(name.as_bytes()), Rule::Plain, "{name}");
         }
+    }
+
+    #[test]
+    fn request_headers_of_the_proxy_steer_its_router_unless_they_report() {
+        for name in ROUTER_HEADERS {
+            let upper = name.to_uppercase();
+            let rule = Rule::in_map(HeaderMap::RequestHeaders, upper.as_bytes());
+            assert_eq!(rule, Rule::Router(name));
+            let rule = Rule::in_map(HeaderMap::ResponseHeaders, name.as_bytes());
+            assert_eq!(rule, Rule::Plain, "{name}");
+        }
+        let unknown = Rule::of(b"x-envoy-of-2030");
+        assert!(matches!(unknown, Rule::Router(_)));
+        for name in REPORTING_HEADERS {
+            assert_eq!(Rule::of(name.as_bytes()), Rule::Plain, "{name}");
+        }
+        assert_eq!(Rule::of(b"x-envoys"), Rule::Plain);
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Permissions of one plugin: upstreams that it may call, whether its requests may leave their project,
-//! endpoints that it may choose, namespaces of dynamic metadata that it may write.
+//! endpoints that it may choose, namespaces of dynamic metadata that it may write, headers and filter state that
+//! steer the proxy.
 //!
 //! The chain's view of a stream enforces them for streams, and [`PluginBackground`](crate::PluginBackground) for
 //! calls without a stream. A runtime hands the plugin the error and decides nothing.
@@ -9,6 +10,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::callout::CalloutFailure;
+use crate::framing::{HeaderError, router_header};
+use crate::stream::{FilterStateError, FilterStateKind};
 
 /// Names that a permission lists.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -51,6 +54,10 @@ pub struct Permissions {
     /// Namespaces of dynamic metadata that the plugin may write, beside its own name and
     /// [`Permissions::LUA_NAMESPACE`].
     pub metadata: Allowed,
+    /// Whether the plugin may set request headers that steer the proxy's router, on its streams and in callouts.
+    pub router_headers: bool,
+    /// Keys of filter state that the proxy reads itself and the plugin may set.
+    pub typed_filter_state: Allowed,
     /// Clusters of callouts.
     pub callout_clusters: CalloutClusters,
     /// When a denial was last logged, in milliseconds since the Unix epoch; 0: never.
@@ -60,6 +67,9 @@ pub struct Permissions {
 impl Permissions {
     /// Namespace in which scripts of Envoy's Lua filter keep their own values. Every plugin may write there.
     pub const LUA_NAMESPACE: &str = "envoy.filters.http.lua";
+
+    /// Beginning of the keys of filter state that belong to the proxy.
+    pub(crate) const PROXY_KEYS: &[u8] = b"envoy.";
 
     /// Least time between two log lines about denials to one plugin, in milliseconds.
     const LOG_INTERVAL_MS: u64 = 10_000;
@@ -71,6 +81,8 @@ impl Permissions {
             leave_project: true,
             override_host: true,
             metadata: Allowed::All,
+            router_headers: true,
+            typed_filter_state: Allowed::All,
             ..Self::default()
         }
     }
@@ -87,6 +99,38 @@ impl Permissions {
             .ok()
             .and_then(|upstream| self.callout_clusters.get(upstream));
         Ok(cluster.map_or(upstream, |cluster| cluster.as_bytes()))
+    }
+
+    /// Checks that a callout has no header that steers the router, unless the plugin may set those.
+    ///
+    /// # Errors
+    /// [`CalloutFailure::BadHeader`] with [`HeaderError::Router`].
+    pub fn callout_headers(&self, headers: &[(&[u8], &[u8])]) -> Result<(), CalloutFailure> {
+        if self.router_headers {
+            return Ok(());
+        }
+        let steers = headers.iter().find_map(|(name, _)| router_header(name));
+        match steers {
+            Some(name) => Err(CalloutFailure::BadHeader(HeaderError::Router(name))),
+            None => Ok(()),
+        }
+    }
+
+    /// Checks that a plugin may set an object of filter state. Keys that begin with `envoy.` are the proxy's, and it
+    /// may read an object of any kind there.
+    ///
+    /// # Errors
+    /// [`FilterStateError::NotAllowed`].
+    pub fn set_filter_state(
+        &self,
+        key: &[u8],
+        kind: FilterStateKind,
+    ) -> Result<(), FilterStateError> {
+        let steers = kind == FilterStateKind::Typed || key.starts_with(Self::PROXY_KEYS);
+        if steers && !self.typed_filter_state.has(key) {
+            return Err(FilterStateError::NotAllowed);
+        }
+        Ok(())
     }
 
     /// Checks that a plugin may write dynamic metadata in a namespace.
@@ -182,6 +226,37 @@ mod tests {
             denied.to_string().contains("plugins.tag.allow.metadata"),
             "{denied}"
         );
+    }
+
+    #[test]
+    fn headers_and_filter_state_that_steer_the_proxy_need_a_permission() {
+        let none = Permissions::default();
+        let headers = |name| [(&b":method"[..], &b"GET"[..]), (name, &b"1"[..])];
+        let denied = none.callout_headers(&headers(b"X-Envoy-Max-Retries"));
+        let error = denied.unwrap_err().to_string();
+        assert!(error.contains("`x-envoy-max-retries`"), "{error}");
+        assert!(error.contains("`allow.router_headers: true`"), "{error}");
+        assert!(none.callout_headers(&headers(b"x-envoy-internal")).is_ok());
+        let all = Permissions::all();
+        assert!(
+            all.callout_headers(&headers(b"x-envoy-max-retries"))
+                .is_ok()
+        );
+
+        let (bytes, typed) = (FilterStateKind::Bytes, FilterStateKind::Typed);
+        let denied = Err(FilterStateError::NotAllowed);
+        let sni = b"envoy.network.upstream_server_name";
+        assert_eq!(none.set_filter_state(sni, typed), denied);
+        assert_eq!(none.set_filter_state(sni, bytes), denied);
+        assert_eq!(none.set_filter_state(b"own", typed), denied);
+        assert_eq!(none.set_filter_state(b"own", bytes), Ok(()));
+        let some = Permissions {
+            typed_filter_state: listed(&["own"]),
+            ..Permissions::default()
+        };
+        assert_eq!(some.set_filter_state(b"own", typed), Ok(()));
+        assert_eq!(some.set_filter_state(sni, typed), denied);
+        assert_eq!(all.set_filter_state(sni, typed), Ok(()));
     }
 
     #[test]

@@ -78,14 +78,31 @@ impl PluginBackground {
         }
     }
 
-    fn log_denial(&self, permissions: &Permissions, upstream: &[u8]) {
+    /// Returns the cluster for a callout with these headers; logs a denial.
+    fn cluster_of<'a>(
+        &self,
+        permissions: &'a Permissions,
+        upstream: &'a [u8],
+        headers: &[(&[u8], &[u8])],
+    ) -> Result<&'a [u8], CalloutFailure> {
+        let cluster = permissions
+            .callout_cluster(upstream)
+            .inspect_err(|_denied| {
+                self.log_denial(permissions, &upstream_denied(&self.plugin, upstream));
+            })?;
+        permissions
+            .callout_headers(headers)
+            .inspect_err(|denied| self.log_denial(permissions, &denied.to_string()))?;
+        Ok(cluster)
+    }
+
+    fn log_denial(&self, permissions: &Permissions, message: &str) {
         let now = SystemTime::now()
             .duration_since(SystemTime::UNIX_EPOCH)
             .map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(0));
         if permissions.logs_denial(now) {
-            let message = upstream_denied(&self.plugin, upstream);
             self.proxy
-                .log(LogLevel::Warn, &self.plugin, &log_line(&message));
+                .log(LogLevel::Warn, &self.plugin, &log_line(message));
         }
     }
 }
@@ -105,9 +122,7 @@ impl Background for PluginBackground {
         done: CalloutDone,
     ) -> Result<(), CalloutFailure> {
         let permissions = self.limits.permissions();
-        let cluster = permissions
-            .callout_cluster(request.cluster)
-            .inspect_err(|_denied| self.log_denial(&permissions, request.cluster))?;
+        let cluster = self.cluster_of(&permissions, request.cluster, request.headers)?;
         self.proxy.start_callout(
             &CalloutRequest {
                 cluster,
@@ -123,9 +138,7 @@ impl Background for PluginBackground {
         told: HttpStreamTold,
     ) -> Result<Box<dyn HttpStreamHandle>, CalloutFailure> {
         let permissions = self.limits.permissions();
-        let cluster = permissions
-            .callout_cluster(request.cluster)
-            .inspect_err(|_denied| self.log_denial(&permissions, request.cluster))?;
+        let cluster = self.cluster_of(&permissions, request.cluster, request.headers)?;
         self.proxy.start_http_stream(
             &HttpStreamRequest {
                 cluster,

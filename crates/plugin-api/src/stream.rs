@@ -81,6 +81,12 @@ pub enum FilterStateError {
         most = crate::MOST_STATE_BYTES
     )]
     TooLarge,
+    /// The plugin's permissions do not have the key.
+    #[error(
+        "steers Envoy itself, and the plugin may not set it; add it to the plugin's \
+         `allow.typed_filter_state` in outrider.yaml"
+    )]
+    NotAllowed,
     /// The proxy does not know the key, or makes no object of such bytes.
     #[error("names no object that Envoy can make of this value")]
     Unknown,

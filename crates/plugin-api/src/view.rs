@@ -173,6 +173,36 @@ impl<H: Host> View<'_, H> {
             .inspect_err(|denied| self.log_denial(&denied.to_string()))
     }
 
+    /// Checks that the plugin may set a header that steers the router; logs a denial.
+    fn may_steer_router(&self, known: &'static str, name: &[u8]) -> Result<(), HeaderError> {
+        let Link {
+            permissions,
+            name: plugin,
+            ..
+        } = self.called;
+        if permissions.router_headers {
+            return Ok(());
+        }
+        let name = String::from_utf8_lossy(name.get(..256).unwrap_or(name));
+        self.log_denial(&format!(
+            "the plugin may not set the header `{name}`, which steers Envoy's router; set \
+             `plugins.{plugin}.allow.router_headers: true` in outrider.yaml"
+        ));
+        Err(HeaderError::Router(known))
+    }
+
+    /// Checks the headers of a callout against the plugin's permissions; logs a denial.
+    fn may_call_with(&self, headers: &[(&[u8], &[u8])]) -> Result<(), CalloutFailure> {
+        let Link {
+            permissions, name, ..
+        } = self.called;
+        permissions.callout_headers(headers).inspect_err(|denied| {
+            self.log_denial(&format!(
+                "callout: {denied} (`plugins.{name}.allow.router_headers`)"
+            ));
+        })
+    }
+
     /// Logs that a permission is missing, which a plugin may keep for itself.
     fn log_denial(&self, message: &str) {
         if self.called.permissions.logs_denial(self.host.unix_millis()) {
@@ -321,6 +351,28 @@ impl<H: Host> View<'_, H> {
         present(done)
     }
 
+    /// Adds a value to a header, whatever it is.
+    #[inline]
+    fn append_header(
+        &mut self,
+        map: HeaderMap,
+        name: &[u8],
+        value: &[u8],
+    ) -> Result<(), HeaderError> {
+        self.count_header(name, value)?;
+        self.note_header(map, name);
+        let done = if self.is_local(map) {
+            self.change_local(map, |local| {
+                if !value.is_empty() {
+                    local.add(name, value);
+                }
+            })
+        } else {
+            self.host.add_header(map, name, value)
+        };
+        present(done)
+    }
+
     /// Removes a header, whatever it is.
     fn drop_header(&mut self, map: HeaderMap, name: &[u8]) -> Result<(), HeaderError> {
         self.note_header(map, name);
@@ -373,6 +425,7 @@ impl<H: Host> View<'_, H> {
         rule.check(value)?;
         match rule {
             Rule::Connection(name) => return Err(HeaderError::Connection(name)),
+            Rule::Router(known) => self.may_steer_router(known, name)?,
             Rule::Length | Rule::Status if self.is_gone(map) => return Ok(()),
             Rule::Length => self.note_length(map),
             Rule::Method => {
@@ -408,6 +461,12 @@ impl<H: Host> View<'_, H> {
         let is_there = self.header_count(map, name) > 0;
         if value.is_empty() {
             Ok(())
+        } else if let Rule::Router(known) = rule {
+            if self.has_just(map, name, value) {
+                return Ok(());
+            }
+            self.may_steer_router(known, name)?;
+            self.append_header(map, name, value)
         } else if !is_there || self.has_just(map, name, value) {
             self.set_by_rule(rule, map, name, value)
         } else {
@@ -438,7 +497,9 @@ impl<H: Host> View<'_, H> {
             {
                 Err(HeaderError::Connection(own))
             }
-            Rule::Plain | Rule::Length | Rule::Connection(_) => self.drop_header(map, name),
+            Rule::Plain | Rule::Length | Rule::Connection(_) | Rule::Router(_) => {
+                self.drop_header(map, name)
+            }
             _ => Err(HeaderError::Pseudo(rule.name(), "cannot be removed")),
         }
     }
@@ -666,18 +727,7 @@ impl<H: Host> Stream for View<'_, H> {
         if rule != Rule::Plain {
             return self.add_by_rule(rule, map, name, value);
         }
-        self.count_header(name, value)?;
-        self.note_header(map, name);
-        let done = if self.is_local(map) {
-            self.change_local(map, |local| {
-                if !value.is_empty() {
-                    local.add(name, value);
-                }
-            })
-        } else {
-            self.host.add_header(map, name, value)
-        };
-        present(done)
+        self.append_header(map, name, value)
     }
 
     fn remove_header(&mut self, map: HeaderMap, name: &[u8]) -> Result<(), HeaderError> {
@@ -849,6 +899,16 @@ impl<H: Host> Stream for View<'_, H> {
         value: &[u8],
         kind: FilterStateKind,
     ) -> Result<(), FilterStateError> {
+        let permissions = &self.called.permissions;
+        permissions
+            .set_filter_state(key, kind)
+            .inspect_err(|denied| {
+                // A runtime tries other keys as objects first, and stores bytes where that fails.
+                if key.starts_with(Permissions::PROXY_KEYS) {
+                    let key = String::from_utf8_lossy(key.get(..256).unwrap_or(key));
+                    self.log_denial(&format!("filter state `{key}` {denied}"));
+                }
+            })?;
         if !self.count_state(key.len() + value.len()) {
             return Err(FilterStateError::TooLarge);
         }
@@ -931,6 +991,7 @@ impl<H: Host> Stream for View<'_, H> {
         self.may_start()?;
         let permissions = &self.called.permissions;
         let cluster = self.cluster_of(permissions, request.cluster)?;
+        self.may_call_with(request.headers)?;
         let headers = framing::request_headers(request.headers, Some(request.body.len()))?;
         let request = CalloutRequest {
             cluster,
@@ -951,6 +1012,7 @@ impl<H: Host> Stream for View<'_, H> {
         let permissions = &self.called.permissions;
         let cluster = self.cluster_of(permissions, request.cluster)?;
         let length = request.end_of_stream.then_some(request.body.len());
+        self.may_call_with(request.headers)?;
         let headers = framing::request_headers(request.headers, length)?;
         let request = HttpStreamRequest {
             cluster,

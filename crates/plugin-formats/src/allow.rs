@@ -18,6 +18,10 @@ pub struct Allow {
     /// Namespaces of dynamic metadata that the plugin may write, beside its own name and
     /// `envoy.filters.http.lua`.
     pub metadata: AllowedNames,
+    /// Whether the plugin may set request headers that steer Envoy's router.
+    pub router_headers: bool,
+    /// Keys of filter state that Envoy reads itself and the plugin may set.
+    pub typed_filter_state: AllowedNames,
 }
 
 impl Allow {
@@ -28,6 +32,8 @@ impl Allow {
             leave_project: true,
             override_host: true,
             metadata: AllowedNames::All(All::All),
+            router_headers: true,
+            typed_filter_state: AllowedNames::All(All::All),
         }
     }
 
@@ -36,6 +42,23 @@ impl Allow {
         *self == Self::default()
     }
 }
+
+/// Headers that begin with `x-envoy-` and only report: a plugin sets them without `router_headers`.
+pub const REPORTING_HEADERS: [&str; 13] = [
+    "x-envoy-attempt-count",
+    "x-envoy-downstream-service-cluster",
+    "x-envoy-downstream-service-node",
+    "x-envoy-external-address",
+    "x-envoy-internal",
+    "x-envoy-ip-tags",
+    "x-envoy-is-timeout-retry",
+    "x-envoy-original-host",
+    "x-envoy-original-method",
+    "x-envoy-original-path",
+    "x-envoy-original-url",
+    "x-envoy-peer-metadata",
+    "x-envoy-peer-metadata-id",
+];
 
 /// Names that a permission has: `all`, or a list.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -100,6 +123,13 @@ struct AllowEach {
     /// `envoy.filters.http.lua`: a list, or `all`. Default: none.
     #[serde(default, skip_serializing_if = "AllowedNames::is_empty")]
     metadata: AllowedNames,
+    /// Whether the plugin may set request headers that steer Envoy's router (`x-envoy-max-retries`). Default:
+    /// `false`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    router_headers: bool,
+    /// Keys of filter state that Envoy reads itself and the plugin may set: a list, or `all`. Default: none.
+    #[serde(default, skip_serializing_if = "AllowedNames::is_empty")]
+    typed_filter_state: AllowedNames,
 }
 
 impl From<AllowForm> for Allow {
@@ -111,6 +141,8 @@ impl From<AllowForm> for Allow {
                 leave_project: each.leave_project,
                 override_host: each.override_host,
                 metadata: each.metadata,
+                router_headers: each.router_headers,
+                typed_filter_state: each.typed_filter_state,
             },
         }
     }
@@ -126,6 +158,8 @@ impl From<Allow> for AllowForm {
             leave_project: allow.leave_project,
             override_host: allow.override_host,
             metadata: allow.metadata,
+            router_headers: allow.router_headers,
+            typed_filter_state: allow.typed_filter_state,
         })
     }
 }

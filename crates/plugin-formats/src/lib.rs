@@ -12,7 +12,7 @@ mod policy;
 mod problem;
 mod wasm;
 
-pub use allow::{All, Allow, AllowedNames};
+pub use allow::{All, Allow, AllowedNames, REPORTING_HEADERS};
 pub use circuit::{Circuit, CircuitLimits, CircuitOff};
 pub use filter::{
     FORMAT, FilterConfig, PluginEntry, PluginSource, PluginTime, RouteConfig, RoutePlugin,

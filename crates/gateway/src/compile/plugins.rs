@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use outrider_plugin_formats::{
-    All, Allow, AllowedNames, Cause, FailureAction, FailurePolicy, FilterConfig, PluginCode,
-    PluginEntry, PluginSource, Problem, Runtime, WasmOptions,
+    All, Allow, AllowedNames, Cause, FailureAction, FailurePolicy, PluginCode, PluginEntry,
+    PluginSource, Runtime, WasmOptions,
 };
 use outrider_yaml::{Field, Located, Location, Node, Shape};
 
@@ -213,6 +213,8 @@ fn allow(field: &Field<Shape<All, model::AllowForm>>) -> Allow {
         leave_project: flag(&form.leave_project),
         override_host: flag(&form.override_host),
         metadata: names(&form.metadata),
+        router_headers: flag(&form.router_headers),
+        typed_filter_state: names(&form.typed_filter_state),
     }
 }
 
@@ -250,63 +252,6 @@ pub(super) fn check_allowed(
             }
         }
     }
-}
-
-/// Returns a warning for each name of an upstream that a Lua plugin seems to call and may not: a literal, in a
-/// file that makes callouts.
-pub(super) fn denied_upstreams(
-    filter: &FilterConfig,
-    plugins: &Plugins,
-    upstreams: &BTreeSet<String>,
-) -> Vec<Problem> {
-    let mut warnings = Vec::new();
-    for entry in &filter.plugins {
-        let PluginSource::Inline(files) = &entry.source else {
-            continue;
-        };
-        for (file, text) in files {
-            if !["callout", "httpCall"]
-                .iter()
-                .any(|call| text.contains(call))
-            {
-                continue;
-            }
-            for upstream in upstreams {
-                if entry.allow.upstreams.has(upstream) {
-                    continue;
-                }
-                let literals = [
-                    format!("\"{upstream}\""),
-                    format!("'{upstream}'"),
-                    format!("[[{upstream}]]"),
-                ];
-                let named = |line: &str| literals.iter().any(|literal| line.contains(literal));
-                let Some(index) = text.lines().position(named) else {
-                    continue;
-                };
-                let folder = plugins
-                    .get(&entry.name)
-                    .map_or("", |declared| declared.folder.as_str());
-                warnings.push(Problem {
-                    file: match folder {
-                        "" => file.clone(),
-                        folder => format!("{folder}/{file}"),
-                    },
-                    line: index + 1,
-                    column: 0,
-                    message: format!(
-                        "the plugin `{}` names the upstream `{upstream}`, which it may not call",
-                        entry.name
-                    ),
-                    mend: Some(format!(
-                        "if it calls it, add `{upstream}` to `plugins.{}.allow.upstreams`",
-                        entry.name
-                    )),
-                });
-            }
-        }
-    }
-    warnings
 }
 
 fn failure_policy(field: &Field<Shape<FailureAction, FailureForm>>) -> Option<FailurePolicy> {

@@ -4,8 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use outrider_plugin_api::{
-    Allowed, CalloutFailure, CalloutRequest, Decision, HttpStreamRequest, Interest, LogLevel,
-    MetadataSource, OverrideHostError, OverrideHostFallback, Permissions, Scalar, Stream,
+    Allowed, CalloutFailure, CalloutRequest, Decision, FilterStateError, FilterStateKind,
+    HeaderError, HeaderMap, HttpStreamRequest, Interest, LogLevel, MetadataSource,
+    OverrideHostError, OverrideHostFallback, Permissions, Scalar, Stream,
 };
 use outrider_plugin_testkit::{
     Arrival, Headers, Message, MetricTable, Outcome, ScriptedHost, play,
@@ -109,6 +110,80 @@ fn allowed_callout_goes_to_the_callout_cluster() {
         .map(|made| made.upstream.as_str())
         .collect();
     assert_eq!(clusters, ["users/callouts", "users/callouts"]);
+}
+
+#[test]
+fn header_that_steers_the_router_needs_a_permission_on_streams_and_in_callouts() {
+    const RETRIES: &[u8] = b"X-Envoy-Max-Retries";
+    let headers = [&HEADERS[..], &[(RETRIES, b"9")]].concat();
+    let callout = move || CalloutRequest {
+        cluster: b"users",
+        headers: &[],
+        body: b"",
+        timeout: None,
+    };
+    let (outcome, _) = outcome_of(Permissions::default(), {
+        move |stream| {
+            let map = HeaderMap::RequestHeaders;
+            let denied = Err(HeaderError::Router("x-envoy-max-retries"));
+            assert_eq!(stream.set_header(map, RETRIES, b"9"), denied);
+            assert_eq!(stream.add_header(map, RETRIES, b"9"), denied);
+            let unknown = stream.set_header(map, b"x-envoy-of-2030", b"1");
+            assert!(matches!(unknown, Err(HeaderError::Router(_))));
+            assert_eq!(stream.set_header(map, b"x-envoy-internal", b"true"), Ok(()));
+            assert_eq!(stream.remove_header(map, RETRIES), Ok(()));
+        }
+    });
+    let log = outcome.host.log.borrow();
+    assert!(log[0].message.contains("`plugins.tag.allow.router_headers"));
+
+    let mut callouts_only = Permissions::default();
+    callouts_only.upstreams = Allowed::All;
+    let (outcome, _) = outcome_of(callouts_only, {
+        let headers = headers.clone();
+        move |stream| {
+            let request = CalloutRequest {
+                headers: &headers,
+                ..callout()
+            };
+            let denied = CalloutFailure::BadHeader(HeaderError::Router("x-envoy-max-retries"));
+            assert_eq!(stream.start_callout(&request), Err(denied));
+            let opened = stream.start_http_stream(&HttpStreamRequest {
+                headers: &headers,
+                ..http_stream(b"users")
+            });
+            assert_eq!(opened, Err(denied));
+        }
+    });
+    assert!(outcome.host.callouts.is_empty());
+
+    let (outcome, _) = outcome_of(Permissions::all(), move |stream| {
+        let map = HeaderMap::RequestHeaders;
+        stream.set_header(map, RETRIES, b"2").unwrap();
+        stream.add_header(map, b"x-envoy-retry-on", b"5xx").unwrap();
+        // No answer is scripted, so it fails once the proxy has seen it.
+        let request = CalloutRequest {
+            headers: &headers,
+            ..callout()
+        };
+        assert!(stream.start_callout(&request).is_err());
+    });
+    assert_eq!(outcome.host.callouts.len(), 1);
+}
+
+#[test]
+fn filter_state_that_steers_the_proxy_needs_a_permission() {
+    const SNI: &[u8] = b"envoy.network.upstream_server_name";
+    let (outcome, _) = outcome_of(Permissions::default(), |stream| {
+        for kind in [FilterStateKind::Typed, FilterStateKind::Bytes] {
+            let denied = Err(FilterStateError::NotAllowed);
+            assert_eq!(stream.set_filter_state(SNI, b"a.test", kind), denied);
+        }
+        let own = stream.set_filter_state(b"own", b"1", FilterStateKind::Bytes);
+        assert_eq!(own, Ok(()));
+    });
+    let log = outcome.host.log.borrow();
+    assert!(log[0].message.contains("`allow.typed_filter_state`"));
 }
 
 #[test]

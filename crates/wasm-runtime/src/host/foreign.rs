@@ -144,7 +144,7 @@ fn set_filter_state(state: &mut State, arguments: &[u8]) -> Status {
     // An object that the proxy knows by this key is that; other keys hold the bytes.
     let typed = stream.set_filter_state(path, value, FilterStateKind::Typed);
     let set = match typed {
-        Err(FilterStateError::Unknown) => {
+        Err(FilterStateError::Unknown | FilterStateError::NotAllowed) => {
             stream.set_filter_state(path, value, FilterStateKind::Bytes)
         }
         set => set,
