@@ -62,7 +62,6 @@ host_functions! {
         header_count(map: int, name: text, length: int);
         headers(map: int);
         set_header(map: int, name: text, length: int, value: text, value_length: int);
-        set_known_header(map: int, name: text, length: int, value: text, value_length: int);
         add_header(map: int, name: text, length: int, value: text, value_length: int);
         remove_header(map: int, name: text, length: int);
         replace_headers(map: int);

@@ -6,7 +6,6 @@ local type, pairs, ipairs, error = type, pairs, ipairs, error
 
 local host_header, host_header_count, host_headers = host.header, host.header_count, host.headers
 local host_set, host_add, host_remove = host.set_header, host.add_header, host.remove_header
-local host_set_known = host.set_known_header
 local host_stage, host_stage_clear, host_replace = host.stage, host.stage_clear, host.replace_headers
 local host_query, host_clear_route_cache = host.query, host.clear_route_cache
 
@@ -58,18 +57,6 @@ function core.stage_pairs(pairs_by_name, what)
     end
 end
 local stage_pairs = core.stage_pairs
-
--- Names that the host has found to be ones that a message may carry; so many at most, and then anew.
-local MOST_NAMES, LONGEST_NAME = 256, 64
-local known_names, known_count = {}, 0
-
-local function remember(name)
-    if known_count == MOST_NAMES then
-        known_names, known_count = {}, 0
-    end
-    known_names[name] = true
-    known_count = known_count + 1
-end
 
 local function absent(what)
     error("there are no " .. what .. " in this phase", 3)
@@ -141,15 +128,7 @@ local function publish(target, map, noun, what)
         if type(value) ~= "string" then
             value = to_text(value, "the header's value")
         end
-        local answer
-        if known_names[name] then
-            answer = host_set_known(call, map, name, #name, value, #value)
-        else
-            answer = host_set(call, map, name, #name, value, #value)
-            if answer > 0 and #name <= LONGEST_NAME then
-                remember(name)
-            end
-        end
+        local answer = host_set(call, map, name, #name, value, #value)
         if answer < 0 then
             fail(answer)
         elseif answer == 0 then

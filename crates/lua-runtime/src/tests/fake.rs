@@ -6,6 +6,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
+use outrider_plugin_api::framing::check_sendable;
 use outrider_plugin_api::{
     Attribute, BodyError, BodyMode, Call, CalloutFailure, CalloutId, CalloutRequest,
     ConfiguredPlugin, Decision, Direction, Fault, FilterStateError, FilterStateKind, HeaderError,
@@ -153,11 +154,13 @@ impl Stream for FakeStream {
     }
 
     fn set_header(&mut self, map: HeaderMap, name: &[u8], value: &[u8]) -> Result<(), HeaderError> {
+        check_sendable(name, value)?;
         self.remove_header(map, name)?;
         self.add_header(map, name, value)
     }
 
     fn add_header(&mut self, map: HeaderMap, name: &[u8], value: &[u8]) -> Result<(), HeaderError> {
+        check_sendable(name, value)?;
         let Some(pairs) = self.maps.get_mut(&map) else {
             return Err(HeaderError::Absent);
         };
