@@ -1,5 +1,6 @@
 //! A Lua plugin with one configuration: what streams call.
 
+use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -147,9 +148,40 @@ impl LuaConfigured {
         }
     }
 
-    /// The fault of an error; a VM without memory is replaced.
-    fn failed(&self, held: &mut Held, error: LuaError, stream: &dyn Stream) -> Fault {
-        let cause = match error.kind {
+    /// The fault of a call that failed, with the budget that it used up; a VM without memory is replaced.
+    fn failed(&self, held: &mut Held, mut error: LuaError, stream: &dyn Stream) -> Fault {
+        let budget = match error.kind {
+            LuaErrorKind::Error => None,
+            LuaErrorKind::Time => Some(("time_ms", self.core.time_budget.as_millis())),
+            LuaErrorKind::Memory => Some((
+                "memory_mib",
+                (self.core.memory_budget / (1024 * 1024)) as u128,
+            )),
+        };
+        if let Some((key, amount)) = budget {
+            // Writing to a text does not fail.
+            let _ = write!(error.message, "; `budgets.{key}` is {amount}");
+        }
+        Fault {
+            cause: self.retire_for(held, error.kind, stream),
+            message: error.message,
+        }
+    }
+
+    /// The fault of a configuration that the worker's VM could not load: no handler ran.
+    fn not_configured(&self, held: &mut Held, error: &LuaError, stream: &dyn Stream) -> Fault {
+        self.retire_for(held, error.kind, stream);
+        let what = if self.core.configures() {
+            "on_configure failed"
+        } else {
+            "the configuration could not be loaded"
+        };
+        unavailable(&format!("{what} on this worker: {}", error.message))
+    }
+
+    /// Replaces a VM that is of no use after an error, and returns the error's cause.
+    fn retire_for(&self, held: &mut Held, kind: LuaErrorKind, stream: &dyn Stream) -> Cause {
+        match kind {
             LuaErrorKind::Error => Cause::Error,
             LuaErrorKind::Time => {
                 if is_unusable(held) {
@@ -162,10 +194,6 @@ impl LuaConfigured {
                 let _ = self.core.replace(held, stream.unix_millis());
                 Cause::Memory
             }
-        };
-        Fault {
-            cause,
-            message: error.message,
         }
     }
 
@@ -311,7 +339,7 @@ impl LuaConfigured {
             return Err(unavailable(BEING_CONFIGURED));
         }
         vm.configure(&self.documents, Intake::Checked, None)
-            .map_err(|error| self.failed(held, error, stream))
+            .map_err(|error| self.not_configured(held, &error, stream))
     }
 }
 

@@ -20,6 +20,7 @@ mod patterns;
 mod plugin;
 mod query;
 mod schema;
+mod sdk_names;
 mod shared;
 mod source;
 mod store;

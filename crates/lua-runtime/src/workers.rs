@@ -281,6 +281,11 @@ impl Core {
         self.handler_places.get(&number).map_or("", String::as_str)
     }
 
+    /// Whether the plugin has `on_configure`.
+    pub(crate) fn configures(&self) -> bool {
+        self.configures
+    }
+
     /// Whether a configuration may be loaded on the calling thread, which may be a worker: it runs no code of
     /// the plugin.
     pub(crate) fn may_configure(&self) -> bool {

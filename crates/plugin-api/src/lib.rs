@@ -22,6 +22,7 @@ mod local;
 mod log_budget;
 mod metadata;
 mod metric;
+mod nearest;
 mod owned;
 mod permissions;
 mod phase;
@@ -51,8 +52,9 @@ pub use last_fault::{LastFault, LastFaults};
 pub use log_budget::{LINE_LIMIT, LogAdmission, LogBudget, escaped, log_line};
 pub use metadata::{MetadataSource, MetadataTree};
 pub use metric::{MetricId, MetricKind, Metrics};
+pub use nearest::nearest;
 pub use owned::{OwnedHeaders, OwnedHttpStreamEvent, lend_headers, own_headers};
-pub use permissions::{Allowed, CalloutClusters, MetadataDenied, Permissions, upstream_denied};
+pub use permissions::{Allowed, CalloutClusters, MetadataDenied, Permissions};
 pub use phase::{BodyMode, Direction, HeaderMap, Phase};
 pub use plugin::{
     Audience, Call, ConfigPlace, ConfiguredPlugin, DEFAULT_SHARE, Decision, Interest, LoadError,

@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::callout::CalloutFailure;
 use crate::framing::{HeaderError, router_header};
+use crate::nearest::nearest;
 use crate::stream::{FilterStateError, FilterStateKind};
 
 /// Names that a permission lists.
@@ -101,6 +102,22 @@ impl Permissions {
         Ok(cluster.map_or(upstream, |cluster| cluster.as_bytes()))
     }
 
+    /// Returns the sentence about an upstream that a plugin may not call: the allowed one that was likely meant, and the
+    /// key that allows another.
+    pub fn upstream_denied(&self, plugin: &str, upstream: &[u8]) -> String {
+        const SHOWN: usize = 256;
+        let shown = String::from_utf8_lossy(upstream.get(..SHOWN).unwrap_or(upstream));
+        let near = match &self.upstreams {
+            Allowed::Listed(names) => nearest(&shown, names.iter().map(|name| &**name)),
+            Allowed::All => None,
+        };
+        let near = near.map_or_else(String::new, |near| format!(" (did you mean `{near}`?)"));
+        format!(
+            "the plugin may not call the upstream `{shown}`{near}; if there is one, add it to \
+             `plugins.{plugin}.allow.upstreams` in outrider.yaml"
+        )
+    }
+
     /// Checks that a callout has no header that steers the router, unless the plugin may set those.
     ///
     /// # Errors
@@ -159,16 +176,6 @@ impl Permissions {
     }
 }
 
-/// Returns the sentence about an upstream that a plugin may not call, with the key that allows it.
-pub fn upstream_denied(plugin: &str, upstream: &[u8]) -> String {
-    const SHOWN: usize = 256;
-    let shown = upstream.get(..SHOWN).unwrap_or(upstream);
-    format!(
-        "the plugin may not call the upstream `{}`; add it to `plugins.{plugin}.allow.upstreams` in outrider.yaml",
-        String::from_utf8_lossy(shown)
-    )
-}
-
 /// A namespace of dynamic metadata that a plugin may not write.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
@@ -208,6 +215,22 @@ mod tests {
                 Err(CalloutFailure::NotAllowed)
             );
         }
+    }
+
+    #[test]
+    fn denial_of_an_upstream_names_the_allowed_one_that_is_near() {
+        let permissions = Permissions {
+            upstreams: listed(&["users", "orders"]),
+            ..Permissions::default()
+        };
+        let denied = permissions.upstream_denied("tag", b"usres");
+        assert!(
+            denied.contains("`usres` (did you mean `users`?)"),
+            "{denied}"
+        );
+        assert!(denied.contains("`plugins.tag.allow.upstreams`"), "{denied}");
+        let denied = permissions.upstream_denied("tag", b"victim");
+        assert!(!denied.contains("did you mean"), "{denied}");
     }
 
     #[test]

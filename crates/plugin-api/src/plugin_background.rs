@@ -8,7 +8,7 @@ use crate::background::{Background, CalloutDone, HttpStreamHandle, HttpStreamTol
 use crate::callout::{CalloutFailure, CalloutRequest, HttpStreamRequest};
 use crate::log_budget::{LogAdmission, LogBudget, log_line};
 use crate::metric::MetricId;
-use crate::permissions::{Permissions, upstream_denied};
+use crate::permissions::Permissions;
 use crate::stream::LogLevel;
 
 /// Permissions and log budget of one plugin as its newest configuration has them. Code that several
@@ -88,7 +88,10 @@ impl PluginBackground {
         let cluster = permissions
             .callout_cluster(upstream)
             .inspect_err(|_denied| {
-                self.log_denial(permissions, &upstream_denied(&self.plugin, upstream));
+                self.log_denial(
+                    permissions,
+                    &permissions.upstream_denied(&self.plugin, upstream),
+                );
             })?;
         permissions
             .callout_headers(headers)

@@ -344,6 +344,12 @@ pub trait Stream {
         otherwise: OverrideHostFallback,
     ) -> Result<(), OverrideHostError>;
 
+    /// Returns the sentence about an upstream that the plugin may not call.
+    fn upstream_denied(&self, upstream: &[u8]) -> String {
+        let _ = upstream;
+        CalloutFailure::NotAllowed.to_string()
+    }
+
     /// Starts a callout. The plugin is told of its end, whether or not it pauses for it. It ends with the
     /// stream.
     ///

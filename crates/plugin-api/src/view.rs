@@ -16,7 +16,7 @@ use crate::local::LocalResponse;
 use crate::log_budget::{LogAdmission, log_line};
 use crate::metadata::{MetadataSource, MetadataTree};
 use crate::metric::MetricId;
-use crate::permissions::{MetadataDenied, Permissions, upstream_denied};
+use crate::permissions::{MetadataDenied, Permissions};
 use crate::phase::{Direction, HeaderMap};
 use crate::stream::{
     BodyError, FilterStateError, FilterStateKind, LogLevel, OverrideHostError,
@@ -160,7 +160,7 @@ impl<H: Host> View<'_, H> {
         permissions
             .callout_cluster(upstream)
             .inspect_err(|_denied| {
-                self.log_denial(&upstream_denied(&self.called.name, upstream));
+                self.log_denial(&permissions.upstream_denied(&self.called.name, upstream));
             })
     }
 
@@ -985,6 +985,13 @@ impl<H: Host> Stream for View<'_, H> {
         } else {
             Err(OverrideHostError::NoAddress)
         }
+    }
+
+    fn upstream_denied(&self, upstream: &[u8]) -> String {
+        let Link {
+            permissions, name, ..
+        } = self.called;
+        permissions.upstream_denied(name, upstream)
     }
 
     fn start_callout(&mut self, request: &CalloutRequest<'_>) -> Result<CalloutId, CalloutFailure> {

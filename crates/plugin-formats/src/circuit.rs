@@ -1,16 +1,24 @@
 //! When a plugin that fails again and again is not called for a while.
 
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
+
+use crate::forms::word_or_mapping;
 
 /// A plugin's circuit: `off`, or its limits.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(untagged)]
 pub enum Circuit {
     /// It is called however often it fails: `circuit: off`.
     Off(CircuitOff),
     /// It is not called for a while after so many failures.
     On(CircuitLimits),
+}
+
+impl<'de> Deserialize<'de> for Circuit {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        word_or_mapping(deserializer, "`off` or a mapping", Self::Off, Self::On)
+    }
 }
 
 /// The word for a plugin that is always called.

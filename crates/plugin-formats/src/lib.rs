@@ -6,6 +6,7 @@
 mod allow;
 mod circuit;
 mod filter;
+mod forms;
 mod manifest;
 mod package;
 mod policy;

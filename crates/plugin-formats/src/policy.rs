@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
+use crate::forms::word_or_mapping;
 use crate::manifest::Runtime;
 
 /// Why a plugin failed on a stream.
@@ -69,11 +70,22 @@ impl FailurePolicy {
 }
 
 /// How a failure policy is written: a word, or the long form.
-#[derive(Serialize, Deserialize, JsonSchema)]
+#[derive(Serialize, JsonSchema)]
 #[serde(untagged)]
 enum FailurePolicyForm {
     Word(FailureAction),
     Long(FailurePolicyLong),
+}
+
+impl<'de> Deserialize<'de> for FailurePolicyForm {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        word_or_mapping(
+            deserializer,
+            "`open`, `closed` or a mapping",
+            Self::Word,
+            Self::Long,
+        )
+    }
 }
 
 #[derive(Serialize, Deserialize, JsonSchema)]

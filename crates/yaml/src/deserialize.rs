@@ -250,7 +250,10 @@ impl<'de> Deserializer<'de> for Reader<'_> {
                     .map_err(|failure| failure.at(entry.key_location)),
                 _ => Err(self.wrong_type(&"a mapping with one key")),
             },
-            _ => Err(self.wrong_type(&"text")),
+            _ => {
+                let words: Vec<String> = variants.iter().map(|word| format!("`{word}`")).collect();
+                Err(self.wrong_type(&words.join(" or ").as_str()))
+            }
         }
     }
 }

@@ -1,6 +1,7 @@
 //! What differs between two plans, one line each, for people.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
 
 use outrider_gateway::plan::{Plan, Project, Route};
 use outrider_plugin_formats::PluginEntry;
@@ -50,16 +51,35 @@ pub(crate) fn summary(old: &Plan, new: &Plan) -> Vec<String> {
     lines
 }
 
-/// What only a restart of the command brings about.
-pub(crate) fn needs_restart(old: &Plan, new: &Plan) -> Vec<&'static str> {
-    let mut keys = Vec::new();
-    if old.admin != new.admin {
-        keys.push("gateway.admin");
+/// Values that only a restart of the command changes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct RestartOnly {
+    admin: Option<SocketAddr>,
+    workers: Option<u32>,
+}
+
+impl RestartOnly {
+    /// Those of a plan.
+    pub(crate) fn of(plan: &Plan) -> Self {
+        Self {
+            admin: plan.admin,
+            workers: plan.workers,
+        }
     }
-    if old.workers != new.workers {
-        keys.push("gateway.workers");
+
+    /// Returns the keys that a change from `old` to `new` leaves for a restart. `self` are the values that the command
+    /// was started with: a key that is back at its value needs none.
+    pub(crate) fn needs_restart(self, old: &Plan, new: &Plan) -> Vec<&'static str> {
+        let (old, new) = (Self::of(old), Self::of(new));
+        let mut keys = Vec::new();
+        if old.admin != new.admin && new.admin != self.admin {
+            keys.push("gateway.admin");
+        }
+        if old.workers != new.workers && new.workers != self.workers {
+            keys.push("gateway.workers");
+        }
+        keys
     }
-    keys
 }
 
 fn by_name(projects: &[Project]) -> BTreeMap<&str, &Project> {

@@ -21,6 +21,7 @@ use crate::exit::Exit;
 use crate::loader::compile_and_listen;
 use crate::output::{self, BAD, BOLD, DIM, GOOD, Styled, WARN};
 use crate::up::apply::{self, Applied};
+use crate::up::changes::RestartOnly;
 use crate::up::courier::{self, Courier};
 use crate::up::log_view::{self, Refusals, Teller};
 use crate::up::rendered::layout;
@@ -93,6 +94,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
         file: arguments.file.clone(),
         state,
         refusals,
+        started: RestartOnly::of(&plan),
         plan,
         files,
         watch: Watch::default(),
@@ -117,6 +119,7 @@ struct Gateway {
     file: PathBuf,
     state: State,
     refusals: Refusals,
+    started: RestartOnly,
     plan: Plan,
     files: Files,
     watch: Watch,
@@ -146,7 +149,7 @@ impl Gateway {
             return Ok(());
         };
         self.told.clear();
-        for key in changes::needs_restart(&self.plan, &plan) {
+        for key in self.started.needs_restart(&self.plan, &plan) {
             output::warning(format_args!(
                 "{key} changed; that takes effect when `outrider up` is started again"
             ));

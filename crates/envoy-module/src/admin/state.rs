@@ -80,6 +80,8 @@ pub(super) struct Plugin {
     pub(super) circuits: Vec<Circuit>,
     pub(super) time_budget_ms: u32,
     pub(super) memory_budget_bytes: usize,
+    /// Per cent of one worker's CPU time that it may use.
+    pub(super) share: u32,
     pub(super) vms: Vec<Vm>,
     /// Of each VM that is kept ready for a worker whose own fails.
     pub(super) spare_vms_memory_bytes: Vec<usize>,
@@ -199,6 +201,7 @@ fn of(filter: &str, core: &Core, plugin: &GenerationPlugin) -> Plugin {
             .collect(),
         time_budget_ms: entry.budgets.time_ms,
         memory_budget_bytes: status.memory_budget,
+        share: entry.budgets.share,
         vms: status.workers.into_iter().enumerate().map(vm).collect(),
         spare_vms_memory_bytes: status.spares,
         log_lines_dropped: status.log_lines_dropped,

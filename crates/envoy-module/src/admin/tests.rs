@@ -70,6 +70,7 @@ fn state() -> State {
                 }],
                 time_budget_ms: 20,
                 memory_budget_bytes: 16 * 1024 * 1024,
+                share: 20,
                 vms: vec![
                     Vm {
                         worker: 0,
@@ -104,6 +105,7 @@ fn state() -> State {
                 circuits: Vec::new(),
                 time_budget_ms: 5,
                 memory_budget_bytes: 1_572_864,
+                share: 20,
                 vms: Vec::new(),
                 spare_vms_memory_bytes: Vec::new(),
                 log_lines_dropped: None,

@@ -114,9 +114,10 @@ fn plugin(plugin: &Plugin) -> String {
     line(
         "budgets",
         format!(
-            "{} ms a call, {} a VM",
+            "{} ms a call, {} a VM, {} % of a worker",
             plugin.time_budget_ms,
-            size(plugin.memory_budget_bytes)
+            size(plugin.memory_budget_bytes),
+            plugin.share
         ),
     );
     for status in &plugin.vms {

@@ -64,7 +64,7 @@ fn an_endless_loop_is_ended() {
     let message = misbehaves("while true do end", Cause::Time);
     assert_eq!(
         message,
-        "probe/main.lua:3: the time budget of the call is used up"
+        "probe/main.lua:3: the time budget of the call is used up; `budgets.time_ms` is 10"
     );
 }
 
@@ -254,9 +254,9 @@ fn a_memory_hog_is_ended_and_its_vm_replaced() {
             );
             if fault.cause == Cause::Memory {
                 assert!(
-                    fault
-                        .message
-                        .ends_with("the memory budget of 8388608 bytes is used up"),
+                    fault.message.ends_with(
+                        "the memory budget of 8388608 bytes is used up; `budgets.memory_mib` is 8"
+                    ),
                     "{fault}"
                 );
             }
@@ -267,6 +267,18 @@ fn a_memory_hog_is_ended_and_its_vm_replaced() {
             "{body}"
         );
     }
+}
+
+#[test]
+fn misspelt_function_of_the_sdk_is_an_error_that_names_the_near_one() {
+    let message = misbehaves("envoy.req.get_headr('a')", Cause::Error);
+    assert_eq!(
+        message,
+        "probe/main.lua:3: attempt to call field 'get_headr' (a nil value); did you mean \
+         `envoy.req.get_header`?"
+    );
+    // A plugin may ask whether there is a function.
+    misbehaves("if not envoy.headrs then error('none') end", Cause::Error);
 }
 
 #[test]
@@ -285,7 +297,7 @@ fn streams_of_a_replaced_vm_are_told() {
     assert_eq!(fault.cause, Cause::Memory);
     assert_eq!(
         fault.message,
-        "probe/main.lua:4: the memory budget of 8388608 bytes is used up"
+        "probe/main.lua:4: the memory budget of 8388608 bytes is used up; `budgets.memory_mib` is 8"
     );
     let fault = probe
         .wake(Wake::Timer(1), &mut slot, &mut stream)

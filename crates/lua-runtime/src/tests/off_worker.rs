@@ -115,6 +115,26 @@ fn on_configure_runs_before_streams_and_off_the_worker() {
 }
 
 #[test]
+fn on_configure_that_fails_for_a_workers_vm_makes_the_plugin_unavailable() {
+    const ONCE: &str = r#"
+        return {
+            on_request_header = function() end,
+            on_configure = function()
+                if envoy.shared.incr("starts") > 1 then error("once is enough") end
+            end,
+        }
+    "#;
+    let probe = probe_with(source(&[("main.lua", ONCE)]), "{}");
+    let fault = probe.request(&mut FakeStream::new()).unwrap_err();
+    assert_eq!(fault.cause, Cause::Unavailable, "{fault}");
+    assert!(fault.message.contains("on_configure failed"), "{fault}");
+    assert!(
+        fault.message.contains("main.lua:5: once is enough"),
+        "{fault}"
+    );
+}
+
+#[test]
 fn on_configure_that_a_handler_sets_later_never_runs() {
     let probe = off_worker(
         r"

@@ -298,3 +298,19 @@ fn places_are_those_of_values_by_their_keys() {
     assert_eq!(places.of("circuit.failures"), (0, 0));
     assert!(places.has("list") && !places.has("list.key"));
 }
+
+#[test]
+fn columns_count_characters_after_tabs_too() {
+    #[derive(Debug, Deserialize)]
+    struct Numbers {
+        #[expect(dead_code, reason = "only its place is tested")]
+        a: u32,
+    }
+    let problems = Document::parse("a.yaml", "{a:\t\t\"é\"}\n")
+        .unwrap()
+        .read::<Numbers>()
+        .unwrap_err();
+    assert_eq!((problems[0].line, problems[0].column), (1, 6));
+    let problems = Document::parse("a.yaml", "b: 1\nx: [1,\t\t{a: b: c}]\n").unwrap_err();
+    assert_eq!(problems[0].line, 2, "{problems:?}");
+}

@@ -83,8 +83,10 @@ fn what_waits_for_a_restart() {
     );
     let new = plan(&text, PLUGIN);
     assert_eq!(
-        needs_restart(&old, &new),
+        RestartOnly::of(&old).needs_restart(&old, &new),
         ["gateway.admin", "gateway.workers"]
     );
+    let back = RestartOnly::of(&old).needs_restart(&new, &old);
+    assert_eq!(back, [] as [&str; 0]);
     assert_eq!(summary(&old, &new), [] as [&str; 0]);
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use outrider_plugin_api::{
     Audience, CalloutFailure, CalloutId, CalloutRequest, HttpStreamId, HttpStreamRequest, Reply,
-    Wake, WakeId, upstream_denied,
+    Stream, Wake, WakeId,
 };
 use smallvec::SmallVec;
 
@@ -45,10 +45,14 @@ fn name_of(kind: i32, id: f64) -> Option<WakeId> {
 }
 
 /// Returns the number of a callout or an HTTP stream to Lua, or why it was not started.
-fn called(state: &mut CallState, cluster: &[u8], result: Result<u64, CalloutFailure>) -> i32 {
+fn called(
+    state: &mut CallState,
+    stream: &dyn Stream,
+    cluster: &[u8],
+    result: Result<u64, CalloutFailure>,
+) -> i32 {
     if result == Err(CalloutFailure::NotAllowed) {
-        let reason = upstream_denied(&state.shared.plugin, cluster);
-        show_text(state, &reason);
+        show_text(state, &stream.upstream_denied(cluster));
         return 0;
     }
     started(state, result)
@@ -88,7 +92,7 @@ pub(super) unsafe extern "C" fn callout(
                 timeout: Some(duration(timeout)),
             });
             state.staged.clear();
-            called(state, cluster, result.map(|id| id.0))
+            called(state, stream, cluster, result.map(|id| id.0))
         })
     }
 }
@@ -127,7 +131,7 @@ pub(super) unsafe extern "C" fn open_stream(
                 timeout: (timeout > 0.0).then(|| duration(timeout)),
             });
             state.staged.clear();
-            called(state, cluster, result.map(|id| id.0))
+            called(state, stream, cluster, result.map(|id| id.0))
         })
     }
 }

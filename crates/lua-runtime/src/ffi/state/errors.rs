@@ -6,6 +6,7 @@ use std::time::Duration;
 use mlua_sys::{LUA_OK, lua_State};
 
 use super::{Coroutine, Entry, State, Thread};
+use crate::sdk_names::with_nearest;
 
 /// How long helpers of the SDK may run.
 pub(super) const HELPER_BUDGET: Duration = Duration::from_millis(50);
@@ -83,9 +84,10 @@ impl State {
                 message: format!("{place}the time budget of the call is used up"),
             };
         }
+        let shared = self.shared();
         LuaError {
             kind: LuaErrorKind::Error,
-            message,
+            message: with_nearest(message, &shared.folder, &shared.files),
         }
     }
 
