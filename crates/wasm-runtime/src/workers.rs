@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use outrider_plugin_api::{ConfigPlace, Fault, LogLevel, MetricId, Slot, VmStatus};
+use outrider_plugin_api::{Cause, ConfigPlace, Fault, LogLevel, MetricId, Slot, VmStatus};
 use outrider_vm_pool::{Making, RestartBackoff, SpareVms, drop_later};
 
 use crate::code::Code;
@@ -336,9 +336,20 @@ impl Core {
         budget: Duration,
     ) -> Fault {
         let message = self.message(trouble, budget);
+        let cause = trouble.cause();
+        let spent = match cause {
+            Cause::Time if budget == self.shared.time_budget => {
+                format!("; `budgets.time_ms` is {}", budget.as_millis())
+            }
+            Cause::Memory => {
+                let mib = self.shared.memory_budget / (1024 * 1024);
+                format!("; `budgets.memory_mib` is {mib}")
+            }
+            _ => String::new(),
+        };
         let fault = Fault {
-            cause: trouble.cause(),
-            message: message.clone(),
+            cause,
+            message: format!("{message}{spent}"),
         };
         let Some(mut failed) = held.take_for(slot) else {
             return fault;

@@ -134,7 +134,11 @@ fn an_endless_loop_ends_within_the_time_budget() {
         } else {
             "; in "
         };
-        fails_alone(&probe, Cause::Time, &["time budget of 50 ms", names]);
+        fails_alone(
+            &probe,
+            Cause::Time,
+            &["time budget of 50 ms", "; `budgets.time_ms` is 50", names],
+        );
         let took = began.elapsed();
         assert!(took >= Duration::from_millis(50), "{took:?}");
         assert!(took < Duration::from_secs(20), "{took:?}");
