@@ -31,7 +31,7 @@ use crate::open_loop::{Lane, Running};
 use crate::programs::wasm;
 use crate::soak::memory;
 use crate::up::{Up, free_address, save};
-use attackers::{Attacker, Code};
+use attackers::{Attacker, Code, Drive};
 use clients::{Clients, Counts};
 use report::{AttackerReport, Phase, Report, ResourceSample};
 
@@ -59,7 +59,7 @@ pub struct HostileOptions {
     pub outrider: PathBuf,
     /// Time of the three phases together: a fifth for the baseline, three fifths for the attack.
     pub duration: Duration,
-    /// Names of attackers; empty: all.
+    /// Names of attackers; empty: all but those whose clients send all they can at once, which are judged apart.
     pub only: Vec<String>,
     /// Where `hostile.md` and `hostile.json` are written; `None`: nowhere.
     pub output: Option<PathBuf>,
@@ -73,7 +73,11 @@ pub async fn run(options: &HostileOptions, out: &mut (dyn Write + Send)) -> anyh
     let attackers: Vec<Attacker> = attackers::all()
         .into_iter()
         .filter(|attacker| {
-            options.only.is_empty() || options.only.iter().any(|name| name == attacker.name)
+            if options.only.is_empty() {
+                attacker.drive == Drive::InTurn
+            } else {
+                options.only.iter().any(|name| name == attacker.name)
+            }
         })
         .collect();
     anyhow::ensure!(

@@ -275,6 +275,12 @@ pub trait ConfiguredPlugin: Send + Sync + Debug {
         None
     }
 
+    /// Whether a call of the log phase, which cannot wait, may run on this worker now. Else it is not made, and fails for
+    /// [`Cause::Share`](crate::Cause::Share).
+    fn may_log(&self, worker: usize) -> bool {
+        self.wait_for_share(worker).is_none()
+    }
+
     /// Charges a call that took so long to the CPU share of calls of any length.
     fn charge(&self, _worker: usize, _cost: Duration) {}
 

@@ -59,6 +59,9 @@ const MOST_DOUBLINGS: u32 = 7;
 const RARE: u32 = 1;
 /// How much earlier a plugin with rare long calls comes than one with many.
 const HEAD_START: Duration = Duration::from_millis(40);
+/// By so much more than other calls may those of the log phase be over the limit of calls of any length: they cannot
+/// wait, and are lost.
+const LOG_SPELL: Duration = Duration::from_millis(25);
 /// The least wait that is asked of a stream.
 const LEAST_WAIT: Duration = Duration::from_millis(1);
 /// Each wait ends so long after the one before: thousands of streams that wait and ask again take a small part of a
@@ -197,6 +200,11 @@ static LIVING: AtomicUsize = AtomicUsize::new(0);
 static LIMIT_OF_ALL: AtomicU32 = AtomicU32::new(ALL_PLUGINS);
 static BEGAN: LazyLock<Instant> = LazyLock::new(Instant::now);
 
+/// How long a plugin waits for a bucket of all plugins: more than its fair part counts only while all together are over.
+fn divided(all: &Bucket, fair: &Bucket, window: Duration, now: u64) -> Duration {
+    all.wait(window, now).min(fair.wait(window, now))
+}
+
 /// The part of a limit of all plugins that each has if it is divided evenly, in per cent.
 fn fair_part(limit: u32) -> u32 {
     let plugins = LIVING.load(Ordering::Relaxed).max(1);
@@ -310,16 +318,38 @@ impl ShareAccount {
         Some(wait + cell.stagger(now))
     }
 
+    /// Whether a call that cannot wait, one of the log phase, may run on a worker now. A spell of short calls, such as
+    /// those of streams that end at once, may go on for [`LOG_SPELL`] longer than calls that can wait.
+    pub fn may_log(&self, worker: usize) -> bool {
+        let Some(cell) = self.cells.get(worker) else {
+            return true;
+        };
+        let now = now();
+        let may = Self::wait_for_long(cell, now).is_zero()
+            && Self::wait_for_calls(cell, now) <= LOG_SPELL;
+        if !may {
+            self.waits.fetch_add(1, Ordering::Relaxed);
+        }
+        may
+    }
+
+    /// How long a plugin waits for what long calls and wake-ups used.
+    fn wait_for_long(cell: &Cell, now: u64) -> Duration {
+        let worker = &cell.worker;
+        (cell.own.wait(WINDOW, now))
+            .max(divided(&worker.all, &cell.fair, WINDOW_OF_ALL, now))
+            .max(cell.pace(now))
+    }
+
+    /// How long a plugin waits for what calls of any length used.
+    fn wait_for_calls(cell: &Cell, now: u64) -> Duration {
+        let all = &cell.worker.calls;
+        divided(all, &cell.calls, WINDOW_OF_CALLS, now).max(all.wait(MOST_OF_CALLS, now))
+    }
+
     #[cold]
     fn wait_at(cell: &Cell, now: u64) -> Option<Duration> {
-        // More than the fair part counts only while all together are over.
-        let divided =
-            |all: &Bucket, fair: &Bucket, window| all.wait(window, now).min(fair.wait(window, now));
-        let wait = (cell.own.wait(WINDOW, now))
-            .max(divided(&cell.worker.all, &cell.fair, WINDOW_OF_ALL))
-            .max(divided(&cell.worker.calls, &cell.calls, WINDOW_OF_CALLS))
-            .max(cell.worker.calls.wait(MOST_OF_CALLS, now))
-            .max(cell.pace(now));
+        let wait = Self::wait_for_long(cell, now).max(Self::wait_for_calls(cell, now));
         if wait.is_zero() {
             // A charge that comes in between is lost; the next one is not.
             if cell.own.is_empty(now) && cell.fair.is_empty(now) {
@@ -607,6 +637,19 @@ mod tests {
             }
             now += 4 * MS;
         }
+    }
+
+    #[test]
+    fn calls_of_the_log_phase_have_more_room_for_short_calls_only() {
+        let account = ShareAccount::of("shares-test-log", 20, 8).unwrap();
+        account.charge_call(7, ms(15));
+        assert!(account.wait(7).is_some());
+        assert!(account.may_log(7));
+        account.charge_call(7, ms(30));
+        assert!(!account.may_log(7));
+        // A long call of 25 ms is 5 ms over the share.
+        account.charge(6, ms(25));
+        assert!(!account.may_log(6));
     }
 
     #[test]

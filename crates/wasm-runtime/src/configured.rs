@@ -179,6 +179,10 @@ impl ConfiguredPlugin for WasmConfigured {
         wait.or_else(|| self.core.wait_for_vm(worker))
     }
 
+    fn may_log(&self, worker: usize) -> bool {
+        self.core.may_log(worker)
+    }
+
     fn charge(&self, worker: usize, cost: Duration) {
         self.core.charge(worker, cost);
     }

@@ -235,6 +235,12 @@ impl Core {
         self.shared.account.as_ref()?.wait(worker)
     }
 
+    /// Whether a call of the log phase may run on a worker now.
+    pub(crate) fn may_log(&self, worker: usize) -> bool {
+        let account = self.shared.account.as_ref();
+        account.is_none_or(|account| account.may_log(worker))
+    }
+
     /// Charges a call of any length to the plugin's share of a worker.
     pub(crate) fn charge(&self, worker: usize, cost: Duration) {
         if let Some(account) = &self.shared.account {

@@ -27,7 +27,8 @@ struct Arguments {
     /// Time of the three phases together.
     #[arg(long, value_name = "SECONDS", default_value_t = 300)]
     seconds: u64,
-    /// Names of attackers, with commas between them. Default: all.
+    /// Names of attackers, with commas between them. Default: all but frames, at-once and reset, whose clients
+    /// send all they can at once: those are judged apart.
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     only: Vec<String>,
     /// Folder for hostile.md and hostile.json.

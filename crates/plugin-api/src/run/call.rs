@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use super::flow::{DelayedCall, Flow, Task};
-use super::share::{CHARGED_LOG, may_run, over_share, share_of};
+use super::share::{CHARGED_LOG, over_share, share_of};
 use super::{ChainRun, Effects, LinkState, breaker};
 use crate::call_times::Stopwatch;
 use crate::callout::Wake;
@@ -501,7 +501,7 @@ impl ChainRun {
             breaker::over(link, state, host);
             return;
         }
-        if !may_run(link, host.worker()) {
+        if !plugin.may_log(host.worker()) {
             report(link, Phase::Log, &over_share(), host);
             breaker::over(link, state, host);
             return;

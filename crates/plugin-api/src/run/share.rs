@@ -25,9 +25,6 @@ const GIVEN_BACK: u32 = 10;
 /// The shortest delay: a timer of less would fire in the same turn of the proxy's event loop.
 const SHORTEST_WAIT: Duration = Duration::from_millis(1);
 
-/// A call of the log phase, which cannot wait, is made if it would have to wait for no longer than this: spells of many
-/// short calls, such as those of streams that end at once, lose no log lines.
-const HEAD_START: Duration = Duration::from_millis(25);
 /// Calls of the log phase are charged at once if they take as long as this: many can follow each other before the
 /// watchdog looks.
 pub(super) const CHARGED_LOG: Duration = Duration::from_micros(20);
@@ -195,11 +192,6 @@ impl ChainRun {
 #[inline]
 pub(super) fn share_of(link: &Link, worker: usize) -> Option<Duration> {
     link.plugin.as_ref()?.wait_for_share(worker)
-}
-
-/// Whether a call of a link that cannot wait may run now.
-pub(super) fn may_run(link: &Link, worker: usize) -> bool {
-    share_of(link, worker).is_none_or(|wait| wait <= HEAD_START)
 }
 
 /// The failure of a call that found no CPU left of its plugin's share.

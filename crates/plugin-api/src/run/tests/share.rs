@@ -173,25 +173,6 @@ fn event_over_share_for_too_long_gets_the_failure_policy() {
 }
 
 #[test]
-fn log_call_that_would_wait_a_moment_is_made() {
-    let calls = Arc::new(AtomicU64::new(0));
-    let counted = Arc::clone(&calls);
-    let interest = Interest {
-        log: true,
-        ..Interest::default()
-    };
-    let share = || Some(Duration::from_millis(25));
-    let link = link_with_share(FailureAction::Closed, interest, share, move |_, _| {
-        counted.fetch_add(1, Ordering::Relaxed);
-        Ok(Decision::Continue)
-    });
-    let mut wire = Wire::new(vec![link]);
-    wire.headers(Direction::Request, HEADERS, true);
-    wire.log();
-    assert_eq!(calls.load(Ordering::Relaxed), 1);
-}
-
-#[test]
 fn log_call_over_share_is_skipped_and_counted() {
     let (link, calls) = busy(
         u64::MAX,
