@@ -12,14 +12,12 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use outrider_plugin_api::{
-    CalloutFailure, HttpStreamEvent, HttpStreamId, OwnedHttpStreamEvent, Wake, WakeId,
+    CalloutFailure, ENTRY_COST, HttpStreamEvent, HttpStreamId, MemoryExceeded,
+    OwnedHttpStreamEvent, Reservation, Wake, WakeId,
 };
 use smallvec::SmallVec;
 
 use crate::callout::OwnedWake;
-
-/// The cost of one event or header beside its bytes.
-const ENTRY: usize = 64;
 
 /// The bytes that the events of one stream may take before the next one is refused, as a multiple of the
 /// stream's body limit.
@@ -32,6 +30,8 @@ const DEFAULT_BODY_LIMIT: usize = 1 << 20;
 #[derive(Debug)]
 pub(crate) struct QueuedEvent {
     pub(crate) wake: OwnedWake,
+    /// In the account of the plugin that waits for it. `None` if it keeps no bytes, or no plugin waits.
+    _memory: Option<Reservation>,
     /// The HTTP stream is still open in Envoy, and is to be reset: its events did not fit.
     pub(crate) resets: bool,
 }
@@ -54,35 +54,33 @@ pub(crate) struct EventQueue {
     refused: SmallVec<[HttpStreamId; 1]>,
 }
 
-/// Returns the bytes that a copy of an event takes.
+/// Returns the bytes that an event takes in the queue.
 fn cost(wake: &Wake<'_>) -> usize {
-    let headers = |headers: &[(&[u8], &[u8])]| -> usize {
-        let lengths = headers.iter().map(|(name, value)| name.len() + value.len());
-        lengths.map(|length| length + ENTRY).sum()
-    };
-    let pieces =
-        |pieces: &[&[u8]]| -> usize { pieces.iter().map(|piece| piece.len() + ENTRY).sum() };
-    ENTRY
-        + match wake {
-            Wake::Callout(_, Ok(response)) => headers(response.headers) + pieces(response.body),
-            Wake::HttpStream(
-                _,
-                HttpStreamEvent::Headers { headers: all, .. } | HttpStreamEvent::Trailers(all),
-            ) => headers(all),
-            Wake::HttpStream(_, HttpStreamEvent::Data { pieces: all, .. }) => pieces(all),
-            Wake::Callout(_, Err(_)) | Wake::HttpStream(..) | Wake::Timer(_) | Wake::Body => 0,
-        }
+    ENTRY_COST + wake.memory_cost()
 }
 
 impl EventQueue {
-    /// Copies an event. `body_limit`: the stream's.
-    pub(crate) fn push(&mut self, wake: &Wake<'_>, body_limit: Option<u32>) {
+    /// Copies an event. `body_limit`: the stream's. `reserve` reserves the bytes of the copy in the account of the plugin
+    /// that waits for it.
+    pub(crate) fn push(
+        &mut self,
+        wake: &Wake<'_>,
+        body_limit: Option<u32>,
+        reserve: impl FnOnce(usize) -> Result<Option<Reservation>, MemoryExceeded>,
+    ) {
         let limit = body_limit
             .and_then(|limit| usize::try_from(limit).ok())
             .unwrap_or(DEFAULT_BODY_LIMIT)
             .saturating_mul(BODY_LIMITS);
         let cost = cost(wake);
-        let is_over = cost > ENTRY && self.bytes >= limit;
+        let memory = if cost <= ENTRY_COST {
+            Some(None)
+        } else if self.bytes >= limit {
+            None
+        } else {
+            reserve(cost).ok()
+        };
+        let is_over = memory.is_none();
         match wake {
             Wake::HttpStream(id, event) => {
                 let is_last = matches!(
@@ -102,25 +100,30 @@ impl EventQueue {
                     let failed = OwnedHttpStreamEvent::Failed(CalloutFailure::TooLarge);
                     self.events.push_back(QueuedEvent {
                         wake: OwnedWake::HttpStream(*id, failed),
+                        _memory: None,
                         resets: true,
                     });
                     return;
                 }
             }
             Wake::Callout(id, Ok(_)) if is_over => {
-                return self.keep(OwnedWake::Callout(*id, Err(CalloutFailure::TooLarge)));
+                let failed = OwnedWake::Callout(*id, Err(CalloutFailure::TooLarge));
+                return self.keep(failed, None);
             }
             _ => {}
         }
         if let Some(wake) = OwnedWake::new(wake) {
             self.bytes = self.bytes.saturating_add(cost);
-            self.keep(wake);
+            self.keep(wake, memory.flatten());
         }
     }
 
-    fn keep(&mut self, wake: OwnedWake) {
-        let resets = false;
-        self.events.push_back(QueuedEvent { wake, resets });
+    fn keep(&mut self, wake: OwnedWake, memory: Option<Reservation>) {
+        self.events.push_back(QueuedEvent {
+            wake,
+            _memory: memory,
+            resets: false,
+        });
     }
 
     fn forget_reset(&mut self, id: HttpStreamId) {
@@ -209,9 +212,9 @@ mod tests {
     fn events_of_a_plugin_over_its_share_wait_and_others_do_not() {
         let mut queue = EventQueue::default();
         let piece = [b"one".as_slice()];
-        queue.push(&data(1, &piece), LIMIT);
-        queue.push(&Wake::Timer(7), LIMIT);
-        queue.push(&failed(1), LIMIT);
+        queue.push(&data(1, &piece), LIMIT, |_| Ok(None));
+        queue.push(&Wake::Timer(7), LIMIT, |_| Ok(None));
+        queue.push(&failed(1), LIMIT, |_| Ok(None));
         let wait = |id| (id != WakeId::Timer(7)).then_some(Duration::from_millis(3));
         assert!(
             matches!(queue.pop(wait), NextEvent::Now(event) if event.wake.id() == WakeId::Timer(7))
@@ -233,9 +236,9 @@ mod tests {
     fn events_within_the_limit_come_out_in_order() {
         let mut queue = EventQueue::default();
         let piece = [b"one".as_slice()];
-        queue.push(&data(1, &piece), LIMIT);
-        queue.push(&Wake::Timer(7), LIMIT);
-        queue.push(&failed(1), LIMIT);
+        queue.push(&data(1, &piece), LIMIT, |_| Ok(None));
+        queue.push(&Wake::Timer(7), LIMIT, |_| Ok(None));
+        queue.push(&failed(1), LIMIT, |_| Ok(None));
         let texts: Vec<String> = all(&mut queue).into_iter().map(|(text, _)| text).collect();
         assert_eq!(texts.len(), 3);
         assert!(texts[0].contains("Data"), "{texts:?}");
@@ -249,7 +252,7 @@ mod tests {
         let mut queue = EventQueue::default();
         let piece = [[0_u8; 600].as_slice()];
         for _ in 0..100 {
-            queue.push(&data(1, &piece), LIMIT);
+            queue.push(&data(1, &piece), LIMIT, |_| Ok(None));
         }
         let events = all(&mut queue);
         let last = events.last().unwrap();
@@ -257,7 +260,7 @@ mod tests {
         assert!(last.0.contains("Failed(TooLarge)") && last.1, "{last:?}");
         assert!(events.iter().filter(|event| event.1).count() == 1);
         // What Envoy says of the reset is not told again.
-        queue.push(&failed(1), LIMIT);
+        queue.push(&failed(1), LIMIT, |_| Ok(None));
         assert!(queue.is_empty());
         assert!(queue.refused.is_empty());
     }
@@ -266,9 +269,9 @@ mod tests {
     fn http_stream_that_envoy_ended_is_not_reset() {
         let mut queue = EventQueue::default();
         let piece = [[0_u8; 6000].as_slice()];
-        queue.push(&data(1, &piece), LIMIT);
-        queue.push(&data(1, &piece), LIMIT);
-        queue.push(&failed(1), LIMIT);
+        queue.push(&data(1, &piece), LIMIT, |_| Ok(None));
+        queue.push(&data(1, &piece), LIMIT, |_| Ok(None));
+        queue.push(&failed(1), LIMIT, |_| Ok(None));
         let events = all(&mut queue);
         assert_eq!(events.len(), 2);
         assert!(
@@ -286,9 +289,11 @@ mod tests {
             body: &body,
         };
         for id in 0..3 {
-            queue.push(&Wake::Callout(CalloutId(id), Ok(response)), LIMIT);
+            queue.push(&Wake::Callout(CalloutId(id), Ok(response)), LIMIT, |_| {
+                Ok(None)
+            });
         }
-        queue.push(&Wake::Timer(1), LIMIT);
+        queue.push(&Wake::Timer(1), LIMIT, |_| Ok(None));
         let events = all(&mut queue);
         assert_eq!(events.len(), 4);
         assert!(events[1].0.contains("TooLarge"), "{events:?}");

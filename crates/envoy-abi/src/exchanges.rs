@@ -76,8 +76,9 @@ impl Handle {
 }
 
 impl HttpStreamHandle for Handle {
-    fn send(&self, data: &[u8], end_of_stream: bool) {
+    fn send(&self, data: &[u8], end_of_stream: bool) -> Result<(), CalloutFailure> {
         self.command(Command::Send(data.to_vec(), end_of_stream));
+        Ok(())
     }
 }
 

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use outrider_plugin_api::{
-    Audience, ChainRun, Effects, HttpStreamEvent, HttpStreamId, LogLevel, Reply, Verdict, Wake,
-    WakeId,
+    Audience, ChainRun, Effects, HttpStreamEvent, HttpStreamId, LogLevel, MemoryExceeded, Reply,
+    Reservation, Verdict, Wake, WakeId,
 };
 use smallvec::SmallVec;
 
@@ -208,7 +208,7 @@ impl Filter {
         let Ok(mut events) = self.events.try_borrow_mut() else {
             return;
         };
-        events.push(wake, limit);
+        events.push(wake, limit, |bytes| self.reserve_event(wake, bytes));
         let is_empty = events.is_empty();
         drop(events);
         if !is_empty {
@@ -223,7 +223,8 @@ impl Filter {
         };
         for number in timers {
             self.timer_is_over(number);
-            self.events.borrow_mut().push(&Wake::Timer(number), None);
+            let timer = Wake::Timer(number);
+            self.events.borrow_mut().push(&timer, None, |_| Ok(None));
         }
         while self.alive.get() && self.broken.get().is_none() {
             if wake_up.is_over() {
@@ -247,6 +248,22 @@ impl Filter {
                 }
                 self.deliver_one(filter, wake);
             });
+        }
+    }
+
+    /// Reserves the bytes of an event in the account of the plugin that waits for it. An event that Envoy raises inside of
+    /// a step is not counted there; such events are failures, and answers of Envoy's own.
+    fn reserve_event(
+        &self,
+        wake: &Wake<'_>,
+        bytes: usize,
+    ) -> Result<Option<Reservation>, MemoryExceeded> {
+        let Ok(state) = self.state.try_borrow() else {
+            return Ok(None);
+        };
+        match (&state.run, wake.id()) {
+            (Some(run), Some(id)) => run.reserve_event(id, bytes),
+            _ => Ok(None),
         }
     }
 

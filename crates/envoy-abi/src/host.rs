@@ -110,6 +110,16 @@ impl EnvoyHost<'_> {
         }
     }
 
+    /// Whether what is received is what another filter held back: then it lies in Envoy's own buffer.
+    fn receives_held(&self, direction: Direction) -> bool {
+        let same = match direction {
+            Direction::Request => self.callbacks.http_received_buffered_request_body,
+            Direction::Response => self.callbacks.http_received_buffered_response_body,
+        };
+        // SAFETY: the filter is alive during its hook.
+        self.receiving == Some(direction) && unsafe { same(self.filter) }
+    }
+
     /// Whether the request is one of gRPC, as it came.
     pub(crate) fn is_grpc(&self) -> bool {
         self.was_grpc.unwrap_or_else(|| {
@@ -389,15 +399,6 @@ impl Host for EnvoyHost<'_> {
                     ModuleBuffer::new(bytes),
                 )
             }
-    }
-
-    fn receives_held(&self, direction: Direction) -> bool {
-        let same = match direction {
-            Direction::Request => self.callbacks.http_received_buffered_request_body,
-            Direction::Response => self.callbacks.http_received_buffered_response_body,
-        };
-        // SAFETY: the filter is alive during its hook.
-        self.receiving == Some(direction) && unsafe { same(self.filter) }
     }
 
     fn buffer_limit(&self) -> usize {

@@ -285,6 +285,7 @@ impl TestConfig {
             times: None,
             permissions: Arc::new(outrider_plugin_api::Permissions::all()),
             logs: Arc::default(),
+            memory: Arc::default(),
             circuit: Arc::new(Circuit::new("test".into(), None, Arc::default())),
         };
         Arc::new(Self {

@@ -1,4 +1,4 @@
-//! Permissions and log budgets of the process, by plugin name. Code that several generations share has those of
+//! Permissions, log budgets and memory accounts of the process, by plugin name. Code that several generations share has those of
 //! the newest configuration, and an update leaves a log budget as far used as it is.
 
 use std::collections::BTreeMap;
@@ -40,6 +40,9 @@ pub(crate) fn set(entry: &PluginEntry, clusters: &CalloutClusters) {
     limits
         .logs()
         .set_rate(entry.log_rate.unwrap_or(LogBudget::DEFAULT_RATE));
+    limits
+        .memory()
+        .set_limit(entry.budgets.memory_mib as usize * 1024 * 1024);
 }
 
 /// Metrics and log of one plugin while it loads, within its share and its log budget.

@@ -354,6 +354,7 @@ impl GenerationPlugin {
             circuit,
             permissions: Arc::clone(&self.permissions),
             logs: Arc::clone(self.limits.logs()),
+            memory: Arc::clone(self.limits.memory()),
         }
     }
 
@@ -438,5 +439,6 @@ pub(crate) fn missing(name: &str) -> Link {
         circuit: circuits::none(),
         permissions: Arc::default(),
         logs: Arc::default(),
+        memory: Arc::default(),
     }
 }

@@ -88,7 +88,7 @@ pub fn files(plan: &Plan, layout: &Layout) -> Files {
         .collect();
     let clusters = cluster::clusters(plan);
     Files {
-        bootstrap: bootstrap::dynamic(layout),
+        bootstrap: bootstrap::dynamic(plan, layout),
         lds: discovery_response(listeners, "envoy.config.listener.v3.Listener"),
         cds: discovery_response(clusters, "envoy.config.cluster.v3.Cluster"),
         rds: discovery_response(
@@ -110,7 +110,7 @@ pub fn static_bootstrap(plan: &Plan, layout: &Layout) -> Value {
         .map(|listener| listener::listener(plan, listener, &listener::Routes::Inline))
         .collect();
     let clusters = cluster::clusters(plan);
-    bootstrap::inline(layout, &listeners, clusters)
+    bootstrap::inline(plan, layout, &listeners, clusters)
 }
 
 fn discovery_response(resources: Vec<Value>, message: &str) -> Value {
@@ -153,6 +153,15 @@ fn source(layout: &Layout, file: &str) -> Value {
         "path_config_source": { "path": format!("{}/{file}", layout.directory.trim_end_matches('/')) },
         "resource_api_version": "V3",
     })
+}
+
+/// Options of HTTP/2 for connections of clients and to upstreams. A peer sends no more of a stream than its window
+/// while the stream is held back: Envoy's default of 16 MiB would let each stream of a plugin that waits keep that much,
+/// whatever `body_limit` says.
+fn http2_options(plan: &Plan) -> Value {
+    const LEAST: u32 = 65_535;
+    const MOST: u32 = 16 * 1024 * 1024;
+    json!({ "initial_stream_window_size": plan.body_limit.clamp(LEAST, MOST) })
 }
 
 fn socket_address(host: &str, port: u16) -> Value {

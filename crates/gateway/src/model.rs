@@ -67,7 +67,8 @@ pub(crate) struct Gateway {
     #[serde(default)]
     pub(crate) plugin_time: Field<PluginTime>,
     /// How much of one body may be held back, for plugins that read bodies whole and for peers that
-    /// read slowly. A larger request that has to be held gets status 413. Default: `1MiB`.
+    /// read slowly. A larger request that has to be held gets status 413. Plugins make no larger bodies, in replies and
+    /// callouts either, and get none from callouts; HTTP/2 peers send no more of a stream that is held back. Default: `1MiB`.
     #[serde(default)]
     pub(crate) body_limit: Field<Size>,
     /// Envoy's worker threads. Default: one for each CPU.
@@ -347,7 +348,8 @@ pub(crate) struct BudgetsForm {
     /// Time of one call of a handler, in milliseconds.
     #[serde(default)]
     pub(crate) time_ms: Field<Number<1, 60000>>,
-    /// Memory of the plugin on one worker, in MiB.
+    /// Memory of the plugin on one worker, in MiB. What all its requests together make Envoy keep (bodies of replies
+    /// and callouts, metadata, headers) may take as much again.
     #[serde(default)]
     pub(crate) memory_mib: Field<Number<1, 1024>>,
     /// Per cent of one worker's CPU time over a short window. A plugin that used more waits, and then its

@@ -64,17 +64,7 @@ pub(crate) struct StreamState {
     pub(crate) shares: bool,
     /// How many wake-ups the stream had.
     wakes: u32,
-    /// Bytes of metadata and filter state that were written on this stream, which the proxy keeps until its end.
-    written: usize,
-    /// Bytes that were sent on HTTP streams of this stream. The proxy keeps those that the peer does not take.
-    sent: usize,
 }
-
-/// What the proxy keeps for each value beside its bytes.
-const VALUE_COST: usize = 128;
-
-/// Bytes that one stream may send on its HTTP streams: so many times the memory budget.
-pub(crate) const SENT_BUDGETS: usize = 4;
 
 impl StreamState {
     pub(crate) fn paused(&mut self, direction: Direction) -> &mut Option<Paused> {
@@ -105,7 +95,7 @@ pub(crate) struct Streams {
     generation: u32,
     entries: Vec<Option<StreamState>>,
     free: Vec<u32>,
-    /// Bytes of outcomes, metadata and filter state of all entries.
+    /// Bytes of outcomes of all entries.
     kept: usize,
 }
 
@@ -173,7 +163,7 @@ impl Streams {
         };
         let entry = self.entries.get_mut(index as usize)?.take()?;
         self.free.push(index);
-        let kept = entry.outcomes.bytes() + entry.written;
+        let kept = entry.outcomes.bytes();
         self.kept = self.kept.saturating_sub(kept);
         Some((index, entry))
     }
@@ -200,34 +190,6 @@ impl Streams {
         };
         self.outcomes(slot, |outcomes| outcomes.keep(wake, room))
             .unwrap_or(Verdict::Fine)
-    }
-
-    /// Charges a stream for a value of so many bytes that the proxy will keep. Returns whether there is room for it
-    /// within the memory budget, which the values of all streams of the VM share.
-    pub(crate) fn charge_value(&mut self, slot: &mut Slot, bytes: usize, budget: usize) -> bool {
-        let cost = bytes.saturating_add(VALUE_COST);
-        if self.kept.saturating_add(cost) > budget {
-            return false;
-        }
-        let Some((_, entry)) = self.entry(slot) else {
-            return false;
-        };
-        entry.written += cost;
-        self.kept += cost;
-        true
-    }
-
-    /// Charges a stream for bytes that it sends on an HTTP stream. Returns whether it may send them.
-    pub(crate) fn charge_sent(&mut self, slot: &mut Slot, bytes: usize, budget: usize) -> bool {
-        let Some((_, entry)) = self.entry(slot) else {
-            return false;
-        };
-        let sent = entry.sent.saturating_add(bytes);
-        if sent > budget.saturating_mul(SENT_BUDGETS) {
-            return false;
-        }
-        entry.sent = sent;
-        true
     }
 
     /// Looks at what came to a stream, or takes from it. Makes an entry, if there is none; none: the

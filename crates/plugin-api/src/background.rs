@@ -7,6 +7,7 @@ use std::time::Duration;
 use crate::callout::{
     CalloutFailure, CalloutRequest, CalloutResponse, HttpStreamEvent, HttpStreamRequest,
 };
+use crate::memory::{MemoryExceeded, Reservation};
 use crate::metric::MetricId;
 use crate::stream::LogLevel;
 
@@ -21,7 +22,10 @@ pub type HttpStreamTold = Box<dyn for<'a> FnMut(HttpStreamEvent<'a>) + Send>;
 /// and nothing more is told.
 pub trait HttpStreamHandle: Debug + Send + Sync {
     /// Sends a part of the request's body. What comes after `end_of_stream`, or when all is over, is dropped.
-    fn send(&self, data: &[u8], end_of_stream: bool);
+    ///
+    /// # Errors
+    /// [`CalloutFailure::Memory`], and nothing was sent.
+    fn send(&self, data: &[u8], end_of_stream: bool) -> Result<(), CalloutFailure>;
 }
 
 /// See the module. Everything may be called on any thread, and nothing waits.
@@ -56,6 +60,15 @@ pub trait Background: Debug + Send + Sync {
         request: &HttpStreamRequest<'_>,
         told: HttpStreamTold,
     ) -> Result<Box<dyn HttpStreamHandle>, CalloutFailure>;
+
+    /// Reserves bytes of an event that waits for the plugin, in the plugin's memory account. `None` where no account is
+    /// kept.
+    ///
+    /// # Errors
+    /// The account is full.
+    fn reserve(&self, _bytes: usize) -> Result<Option<Reservation>, MemoryExceeded> {
+        Ok(None)
+    }
 
     /// As [`Stream::add_metric`](crate::Stream::add_metric). `false`: no configuration of the proxy's has it
     /// (yet).

@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use crate::framing::HeaderError;
+use crate::memory::{ENTRY_COST, MemoryExceeded, headers_cost};
 
 /// Names one callout of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -31,6 +32,17 @@ pub struct CalloutResponse<'a> {
     pub headers: &'a [(&'a [u8], &'a [u8])],
     /// The body, in pieces.
     pub body: &'a [&'a [u8]],
+}
+
+impl CalloutResponse<'_> {
+    /// Returns the bytes that a copy takes.
+    pub fn memory_cost(&self) -> usize {
+        headers_cost(self.headers) + pieces_cost(self.body)
+    }
+}
+
+fn pieces_cost(pieces: &[&[u8]]) -> usize {
+    pieces.iter().map(|piece| piece.len() + ENTRY_COST).sum()
 }
 
 /// Names one HTTP stream that a plugin opened.
@@ -77,6 +89,18 @@ pub enum HttpStreamEvent<'a> {
     Failed(CalloutFailure),
 }
 
+impl HttpStreamEvent<'_> {
+    /// Returns the bytes that a copy takes; 0 for an event that only ends the stream.
+    pub fn memory_cost(&self) -> usize {
+        match self {
+            Self::Headers { headers, .. } => headers_cost(headers),
+            Self::Trailers(trailers) => headers_cost(trailers),
+            Self::Data { pieces, .. } => pieces_cost(pieces),
+            Self::Complete | Self::Failed(_) => 0,
+        }
+    }
+}
+
 /// Why a callout has no response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum CalloutFailure {
@@ -113,6 +137,14 @@ pub enum CalloutFailure {
         most = crate::MOST_UNDER_WAY
     )]
     TooMany,
+    /// The body of the request is larger than the proxy holds: so many bytes.
+    #[error(
+        "the body is larger than the {0} bytes that a callout may have; raise `body_limit` of the gateway"
+    )]
+    BodyTooLarge(usize),
+    /// The plugin's memory account is full.
+    #[error(transparent)]
+    Memory(#[from] MemoryExceeded),
     /// This stream can make no callout now, for example because it is over.
     #[error("the stream is over")]
     StreamOver,
@@ -143,6 +175,15 @@ pub enum WakeId {
 }
 
 impl Wake<'_> {
+    /// Returns the bytes that a copy takes beside the entry itself; 0 for an event without bytes.
+    pub fn memory_cost(&self) -> usize {
+        match self {
+            Self::Callout(_, Ok(response)) => response.memory_cost(),
+            Self::HttpStream(_, event) => event.memory_cost(),
+            Self::Callout(_, Err(_)) | Self::Timer(_) | Self::Body => 0,
+        }
+    }
+
     /// The name of this event; none for [`Wake::Body`], which the chain itself raises.
     pub fn id(&self) -> Option<WakeId> {
         match self {

@@ -6,6 +6,7 @@ use crate::call_times::CallTimes;
 use crate::circuit::Circuit;
 use crate::failure::{CAUSES, Cause, FailureLogHandle, FailurePolicy};
 use crate::log_budget::LogBudget;
+use crate::memory::MemoryAccount;
 use crate::metric::{MetricId, MetricKind, Metrics};
 use crate::permissions::Permissions;
 use crate::phase::{BodyMode, Direction};
@@ -71,6 +72,8 @@ pub struct Link {
     pub permissions: Arc<Permissions>,
     /// Log budget; shared by all chains that it stands in.
     pub logs: Arc<LogBudget>,
+    /// Memory account; shared by all chains that it stands in.
+    pub memory: Arc<MemoryAccount>,
 }
 
 /// The ordered plugins that the streams of one scope pass: requests from first to last, responses

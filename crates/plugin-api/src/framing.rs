@@ -12,6 +12,7 @@
 use smallvec::SmallVec;
 
 use crate::callout::CalloutFailure;
+use crate::memory::MemoryExceeded;
 use crate::phase::HeaderMap;
 use crate::plugin::Reply;
 
@@ -52,6 +53,9 @@ pub enum HeaderError {
         most = crate::MOST_HEADER_BYTES
     )]
     TooLarge,
+    /// The plugin's memory account is full.
+    #[error(transparent)]
+    Memory(#[from] MemoryExceeded),
 }
 
 /// The rule for a header.

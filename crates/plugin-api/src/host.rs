@@ -55,10 +55,7 @@ pub trait Host {
     fn buffer_drain(&mut self, direction: Direction, buffer: BodyBuffer, length: usize) -> bool;
     /// Adds bytes at the end. `false`: it is not there.
     fn buffer_append(&mut self, direction: Direction, buffer: BodyBuffer, bytes: &[u8]) -> bool;
-    /// Whether what is received is what another filter held back: then it lies in the proxy's own
-    /// buffer, and may not outgrow it.
-    fn receives_held(&self, direction: Direction) -> bool;
-    /// How many bytes the proxy holds back at most; 0: no limit.
+    /// How many bytes of a body the proxy holds back at most, and plugins may make one have; 0: no limit.
     fn buffer_limit(&self) -> usize;
 
     fn metadata(&self, source: MetadataSource, namespace: &[u8], key: &[u8]) -> Option<Scalar<'_>>;

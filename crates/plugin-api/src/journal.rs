@@ -6,6 +6,9 @@
 //!
 //! Limits: metadata, filter state, metrics and requests that were sent stay.
 
+use std::sync::Arc;
+
+use crate::memory::{MemoryAccount, MemoryExceeded, Reservation};
 use crate::phase::{Direction, HeaderMap};
 use crate::view::Changes;
 
@@ -39,6 +42,8 @@ pub(crate) struct Journal {
     pub(crate) changes: Option<Changes>,
     /// The route was chosen anew.
     pub(crate) routed: bool,
+    /// Memory of the recorded parts.
+    pub(crate) memory: Option<Reservation>,
 }
 
 impl Journal {
@@ -49,6 +54,19 @@ impl Journal {
             || self.made_body.is_some()
             || self.changes.is_some()
             || self.routed
+    }
+
+    /// Reserves the memory of a part that is about to be recorded.
+    pub(crate) fn reserve(
+        &mut self,
+        account: &Arc<MemoryAccount>,
+        bytes: usize,
+    ) -> Result<(), MemoryExceeded> {
+        if let Some(memory) = &mut self.memory {
+            return memory.grow(bytes);
+        }
+        self.memory = Some(account.reserve(bytes)?);
+        Ok(())
     }
 
     /// Whether the old values of a header are recorded.

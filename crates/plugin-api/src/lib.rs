@@ -20,6 +20,7 @@ mod journal;
 mod last_fault;
 mod local;
 mod log_budget;
+mod memory;
 mod metadata;
 mod metric;
 mod nearest;
@@ -50,6 +51,7 @@ pub use framing::HeaderError;
 pub use host::{BodyBuffer, Host};
 pub use last_fault::{LastFault, LastFaults};
 pub use log_budget::{LINE_LIMIT, LogAdmission, LogBudget, escaped, log_line};
+pub use memory::{ENTRY_COST, MemoryAccount, MemoryExceeded, Reservation, headers_cost};
 pub use metadata::{MetadataSource, MetadataTree};
 pub use metric::{MetricId, MetricKind, Metrics};
 pub use nearest::nearest;
@@ -64,7 +66,7 @@ pub use plugin_background::{PluginBackground, PluginLimits};
 pub use run::{ChainRun, Effects, SHARE_PATIENCE, Verdict};
 pub use status::{PluginStatus, VmStatus};
 pub use stream::{
-    BodyError, FilterStateError, FilterStateKind, LogLevel, OverrideHostError,
+    BodyError, FilterStateError, FilterStateKind, LogLevel, MetadataError, OverrideHostError,
     OverrideHostFallback, Scalar, Stream, Timing,
 };
 pub use view::{MOST_HEADER_BYTES, MOST_STATE_BYTES};

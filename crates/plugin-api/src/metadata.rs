@@ -3,6 +3,7 @@
 //! Envoy keeps metadata as protobuf's `Struct`, by namespace. It lets modules read texts, numbers, truth
 //! values and lists of these; what is nested deeper can be written, but not read back.
 
+use crate::memory::ENTRY_COST;
 use crate::stream::Scalar;
 
 /// Where metadata is read from.
@@ -38,16 +39,16 @@ pub enum MetadataTree {
 }
 
 impl MetadataTree {
-    /// The bytes of its texts and names, and 16 for each value in a list or a map.
+    /// The bytes of its texts and names, and the cost of an entry for each value in a list, of two in a map.
     pub fn size(&self) -> usize {
         match self {
             Self::Null | Self::Bool(_) | Self::Number(_) => 0,
             Self::String(text) => text.len(),
-            Self::List(values) => values.iter().map(|value| 16 + value.size()).sum(),
+            Self::List(values) => values.iter().map(|value| ENTRY_COST + value.size()).sum(),
             Self::Map(values) => {
                 let members = values.iter();
                 members
-                    .map(|(name, value)| 16 + name.len() + value.size())
+                    .map(|(name, value)| 2 * ENTRY_COST + name.len() + value.size())
                     .sum()
             }
         }

@@ -20,6 +20,7 @@ mod advance;
 mod breaker;
 mod call;
 mod flow;
+mod memory;
 mod settle;
 mod share;
 #[cfg(test)]
@@ -36,6 +37,7 @@ use crate::circuit::Admission;
 use crate::host::Host;
 use crate::journal::KeptJournal;
 use crate::local::LocalResponse;
+use crate::memory::StreamMemory;
 use crate::phase::Direction;
 use crate::plugin::{Interest, Reply, Slot};
 use crate::view::{Changes, Window, lengths};
@@ -103,6 +105,7 @@ pub struct ChainRun {
     response: Flow,
     waits: Waits,
     changes: Changes,
+    memory: StreamMemory,
     /// What handlers changed that paused, or failed just now.
     journals: Vec<KeptJournal>,
     /// The response that a plugin made, while the others see it.
@@ -125,6 +128,7 @@ impl ChainRun {
             response: Flow::default(),
             waits: Waits::default(),
             changes: Changes::default(),
+            memory: StreamMemory::default(),
             journals: Vec::new(),
             local: None,
             replier: None,
@@ -210,13 +214,12 @@ impl ChainRun {
             return (verdict, Effects::default());
         }
         let (held, received) = lengths(host, direction);
+        self.memory.note_received(direction, received);
         let links = self.states.len();
         let flow = self.flow_mut(direction);
         let is_clear = flow.headers_seen && flow.is_clear(links);
         flow.data_waits = true;
         flow.end_waits |= end_of_stream;
-        // Envoy collects what is last with what it holds.
-        flow.collected |= end_of_stream && held > 0;
         if is_clear {
             let total = held + received;
             let window = Window {
@@ -228,13 +231,10 @@ impl ChainRun {
             if self.pass_on_chunk(direction, window, end_of_stream, host) {
                 let flow = self.flow_mut(direction);
                 flow.fresh = 0;
-                flow.collected = false;
                 return (Verdict::Continue, std::mem::take(&mut self.effects));
             }
         }
-        let (verdict, effects) = self.go(direction, host);
-        self.flow_mut(direction).collected = verdict == Verdict::Hold;
-        (verdict, effects)
+        self.go(direction, host)
     }
 
     /// The trailers of a direction are here.
@@ -269,6 +269,9 @@ impl ChainRun {
         for (link, state) in self.chain.links().iter().zip(&mut self.states) {
             release(link, state, worker);
         }
+        self.waits = Waits::default();
+        self.journals.clear();
+        self.memory.clear();
     }
 
     /// Once there was a reply, nothing more of the request goes on; of the response, what comes is

@@ -8,6 +8,7 @@ use crate::callout::{
     CalloutFailure, CalloutId, CalloutRequest, HttpStreamId, HttpStreamRequest, WakeId,
 };
 use crate::framing::{HeaderError, Rule};
+use crate::memory::MemoryExceeded;
 use crate::metadata::{MetadataSource, MetadataTree};
 use crate::metric::MetricId;
 use crate::permissions::MetadataDenied;
@@ -87,9 +88,23 @@ pub enum FilterStateError {
          `allow.typed_filter_state` in outrider.yaml"
     )]
     NotAllowed,
+    /// The plugin's memory account is full.
+    #[error(transparent)]
+    Memory(#[from] MemoryExceeded),
     /// The proxy does not know the key, or makes no object of such bytes.
     #[error("names no object that Envoy can make of this value")]
     Unknown,
+}
+
+/// Why a value of metadata is not written.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum MetadataError {
+    /// The plugin's permissions do not have the namespace.
+    #[error(transparent)]
+    Denied(#[from] MetadataDenied),
+    /// The plugin's memory account is full.
+    #[error(transparent)]
+    Memory(#[from] MemoryExceeded),
 }
 
 /// Fallback for a request whose chosen endpoint is not available.
@@ -139,6 +154,9 @@ pub enum BodyError {
          gateway"
     )]
     TooLarge(usize),
+    /// The plugin's memory account is full.
+    #[error(transparent)]
+    Memory(#[from] MemoryExceeded),
 }
 
 /// The most headers that replace others at once; a proxy passes far fewer.
@@ -270,13 +288,13 @@ pub trait Stream {
     /// Writes a value of the stream's dynamic metadata.
     ///
     /// # Errors
-    /// The plugin may not write in the namespace.
+    /// See [`MetadataError`].
     fn set_metadata(
         &mut self,
         namespace: &[u8],
         key: &[u8],
         value: Scalar<'_>,
-    ) -> Result<(), MetadataDenied>;
+    ) -> Result<(), MetadataError>;
 
     /// Writes a value of any depth.
     ///
@@ -287,7 +305,7 @@ pub trait Stream {
         namespace: &[u8],
         key: &[u8],
         value: &MetadataTree,
-    ) -> Result<(), MetadataDenied>;
+    ) -> Result<(), MetadataError>;
 
     /// Visits the values of a list in metadata; such as are lists or maps themselves are left out.
     /// `false`: there is no list.
@@ -369,13 +387,27 @@ pub trait Stream {
         request: &HttpStreamRequest<'_>,
     ) -> Result<HttpStreamId, CalloutFailure>;
 
-    /// Sends a part of the request's body on an HTTP stream. `false`: it takes no more, because it is over,
-    /// or its request is complete.
-    fn send_http_stream_data(&mut self, id: HttpStreamId, data: &[u8], end_of_stream: bool)
-    -> bool;
+    /// Sends a part of the request's body on an HTTP stream.
+    ///
+    /// # Errors
+    /// [`CalloutFailure::StreamOver`] if the HTTP stream is over or its request is complete;
+    /// [`CalloutFailure::Memory`], and nothing was sent.
+    fn send_http_stream_data(
+        &mut self,
+        id: HttpStreamId,
+        data: &[u8],
+        end_of_stream: bool,
+    ) -> Result<(), CalloutFailure>;
 
-    /// Sends the request's trailers on an HTTP stream, which completes the request. `false`: as for data.
-    fn send_http_stream_trailers(&mut self, id: HttpStreamId, trailers: &[(&[u8], &[u8])]) -> bool;
+    /// Sends the request's trailers on an HTTP stream, which completes the request.
+    ///
+    /// # Errors
+    /// As for data.
+    fn send_http_stream_trailers(
+        &mut self,
+        id: HttpStreamId,
+        trailers: &[(&[u8], &[u8])],
+    ) -> Result<(), CalloutFailure>;
 
     /// Starts a timer. The plugin is told when it is due. Returns the timer's name.
     ///

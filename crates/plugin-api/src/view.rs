@@ -1,6 +1,8 @@
 //! The stream as one plugin sees it during one call: the host's, but for the response that another
 //! plugin has just made ([`LocalResponse`]), and for the part of a body that the call is about.
 
+mod memory;
+
 use std::ops::Range;
 use std::time::Duration;
 
@@ -14,15 +16,16 @@ use crate::host::{BodyBuffer, Host};
 use crate::journal::{Journal, OldHeader, OldPart};
 use crate::local::LocalResponse;
 use crate::log_budget::{LogAdmission, log_line};
+use crate::memory::{ENTRY_COST, Kept, StreamMemory, headers_cost};
 use crate::metadata::{MetadataSource, MetadataTree};
 use crate::metric::MetricId;
 use crate::permissions::{MetadataDenied, Permissions};
 use crate::phase::{Direction, HeaderMap};
 use crate::stream::{
-    BodyError, FilterStateError, FilterStateKind, LogLevel, OverrideHostError,
+    BodyError, FilterStateError, FilterStateKind, LogLevel, MetadataError, OverrideHostError,
     OverrideHostFallback, Scalar, Stream, Timing,
 };
-use crate::waits::Waits;
+use crate::waits::{Starter, Waits};
 
 /// Part of a body: offsets into what is held back followed by what was just received. They stay
 /// true when the proxy moves the received part to the held one.
@@ -53,9 +56,6 @@ pub(crate) struct BodyView {
     pub(crate) direction: Direction,
     pub(crate) window: Window,
     pub(crate) length: Length,
-    /// Whether the proxy collects this direction's body, and ends the stream, inside of the call,
-    /// when that becomes too large.
-    pub(crate) collected: bool,
 }
 
 /// How many bytes the plugins of one stream may add to its headers and trailers, in all: twice what Envoy takes
@@ -64,9 +64,6 @@ pub const MOST_HEADER_BYTES: usize = 2 * 60 * 1024;
 
 /// How many bytes the plugins of one stream may write to its metadata and filter state, in all.
 pub const MOST_STATE_BYTES: usize = 1024 * 1024;
-
-/// What the proxy keeps beside a value of metadata or an object of filter state.
-const STATE_ENTRY: usize = 64;
 
 /// What plugins have changed on a stream that the chain has to set right.
 #[derive(Debug, Clone, Copy, Default)]
@@ -100,6 +97,12 @@ pub(crate) struct View<'a, H: Host> {
     pub(crate) body: Option<BodyView>,
     pub(crate) waits: &'a mut Waits,
     pub(crate) changes: &'a mut Changes,
+    /// What the stream's plugins made the proxy keep.
+    pub(crate) memory: &'a mut StreamMemory,
+    /// Bytes that the call has put into a body and not taken out again.
+    pub(crate) grown: usize,
+    /// Bytes that the call has put in and taken out again, which are still reserved.
+    pub(crate) grown_credit: usize,
     /// Records old values, where the call's changes may have to be undone.
     pub(crate) journal: Option<&'a mut Journal>,
     /// Whether the link still holds the headers of the request, and those of the response.
@@ -148,6 +151,30 @@ impl<H: Host> View<'_, H> {
             self.waits.room(self.link)
         } else {
             Err(CalloutFailure::StreamOver)
+        }
+    }
+
+    /// Checks that the call may send so many bytes on an HTTP stream.
+    fn may_send(
+        &mut self,
+        id: HttpStreamId,
+        last: bool,
+        bytes: usize,
+    ) -> Result<(), CalloutFailure> {
+        if !self.may_wait {
+            return Err(CalloutFailure::StreamOver);
+        }
+        let may = self.waits.may_send(id, self.link, last, bytes);
+        if let Err(CalloutFailure::Memory(exceeded)) = &may {
+            self.log_exceeded(*exceeded);
+        }
+        may
+    }
+
+    fn starter(&self) -> Starter {
+        Starter {
+            link: self.link,
+            direction: self.direction,
         }
     }
 
@@ -252,18 +279,9 @@ impl<H: Host> View<'_, H> {
         if bytes > MOST_HEADER_BYTES {
             return Err(HeaderError::TooLarge);
         }
+        self.reserve(Kept::WithStream, name.len() + value.len())?;
         self.changes.header_bytes = bytes;
         Ok(())
-    }
-
-    /// Counts what is written to metadata or filter state. `false`: it would be too much.
-    fn count_state(&mut self, bytes: usize) -> bool {
-        let bytes = self.changes.state_bytes.saturating_add(bytes + STATE_ENTRY);
-        if bytes > MOST_STATE_BYTES {
-            return false;
-        }
-        self.changes.state_bytes = bytes;
-        true
     }
 
     /// Logs that a value of metadata is not written.
@@ -308,9 +326,19 @@ impl<H: Host> View<'_, H> {
     }
 
     /// Records the part of a body that is about to be replaced.
-    fn note_part(&mut self, direction: Direction, base: usize, part: Window, replaced_by: usize) {
-        if self.journal.is_none() {
-            return;
+    fn note_part(
+        &mut self,
+        direction: Direction,
+        base: usize,
+        part: Window,
+        replaced_by: usize,
+    ) -> Result<(), BodyError> {
+        let Some(journal) = &mut self.journal else {
+            return Ok(());
+        };
+        if let Err(exceeded) = journal.reserve(&self.called.memory, part.len() + ENTRY_COST) {
+            self.log_exceeded(exceeded);
+            return Err(exceeded.into());
         }
         let mut bytes = Vec::with_capacity(part.len());
         match &self.local {
@@ -329,6 +357,7 @@ impl<H: Host> View<'_, H> {
                 replaced_by,
             });
         }
+        Ok(())
     }
 
     /// Records the marks of the chain that are about to change.
@@ -520,6 +549,7 @@ impl<H: Host> View<'_, H> {
         if bytes.is_empty() || (direction == Direction::Response && self.response_has_no_body()) {
             return Ok(());
         }
+        self.charge_body(direction, 0, bytes.len())?;
         match self.local.as_deref_mut() {
             Some(local) if direction == Direction::Response => local.body = bytes.to_vec(),
             _ => {
@@ -539,13 +569,45 @@ impl<H: Host> View<'_, H> {
                 end: bytes.len(),
             },
             length: Length::Follows,
-            collected: true,
         });
         if let Some(journal) = &mut self.journal {
             journal.made_body = Some(direction);
         }
         self.write_length(direction, bytes.len());
         Ok(())
+    }
+
+    /// Replaces a part of a body, and records it for undoing.
+    fn replace_part(
+        &mut self,
+        direction: Direction,
+        body: BodyView,
+        part: Window,
+        bytes: &[u8],
+    ) -> Result<(), BodyError> {
+        let before = self
+            .journal
+            .as_ref()
+            .map_or(0, |journal| journal.parts.len());
+        self.note_part(direction, body.window.start, part, bytes.len())?;
+        match self.local.as_deref_mut() {
+            Some(local) if direction == Direction::Response => {
+                let part = part.start..part.end;
+                if local.body.get(part.clone()).is_some() {
+                    local.body.splice(part, bytes.iter().copied());
+                }
+                Ok(())
+            }
+            _ => {
+                let done = replace_in_host(self.host, direction, part, bytes);
+                if done.is_err()
+                    && let Some(journal) = &mut self.journal
+                {
+                    journal.parts.truncate(before);
+                }
+                done
+            }
+        }
     }
 
     /// Writes the length of a body into its headers, which are still here.
@@ -649,6 +711,15 @@ pub(crate) fn replace_in_host<H: Host>(
         Ok(())
     } else {
         Err(BodyError::NoBody)
+    }
+}
+
+/// The answer of a host that sent on an HTTP stream, or could not.
+fn sent(done: bool) -> Result<(), CalloutFailure> {
+    if done {
+        Ok(())
+    } else {
+        Err(CalloutFailure::StreamOver)
     }
 }
 
@@ -784,36 +855,22 @@ impl<H: Host> Stream for View<'_, H> {
         if announced && body.length == Length::Announced && new != old {
             return Err(BodyError::LengthAnnounced);
         }
-        let before = self
-            .journal
-            .as_ref()
-            .map_or(0, |journal| journal.parts.len());
-        self.note_part(direction, body.window.start, part, bytes.len());
-        match self.local.as_deref_mut() {
-            Some(local) if direction == Direction::Response => {
-                let part = part.start..part.end;
-                if local.body.get(part.clone()).is_some() {
-                    local.body.splice(part, bytes.iter().copied());
-                }
-            }
+        let limit = self.host.buffer_limit();
+        let total = match &self.local {
+            Some(local) if direction == Direction::Response => local.body.len(),
             _ => {
-                let limit = self.host.buffer_limit();
                 let (held, received) = lengths(self.host, direction);
-                let total = (held + received + new).saturating_sub(old);
-                let collected = body.collected || self.host.receives_held(direction);
-                let is_too_large = collected && limit > 0 && total > limit && new > old;
-                let done = if is_too_large {
-                    Err(BodyError::TooLarge(limit))
-                } else {
-                    replace_in_host(self.host, direction, part, bytes)
-                };
-                if done.is_err() {
-                    if let Some(journal) = &mut self.journal {
-                        journal.parts.truncate(before);
-                    }
-                    return done;
-                }
+                held + received
             }
+        };
+        if limit > 0 && new > old && total.saturating_sub(old) + new > limit {
+            return Err(BodyError::TooLarge(limit));
+        }
+        self.charge_body(direction, old, new)?;
+        let done = self.replace_part(direction, body, part, bytes);
+        if done.is_err() {
+            self.charge_body(direction, new, old)?;
+            return done;
         }
         let window = Window {
             start: body.window.start,
@@ -841,13 +898,13 @@ impl<H: Host> Stream for View<'_, H> {
         namespace: &[u8],
         key: &[u8],
         value: Scalar<'_>,
-    ) -> Result<(), MetadataDenied> {
+    ) -> Result<(), MetadataError> {
         self.may_write_metadata(namespace)?;
         let length = match value {
             Scalar::String(text) => text.len(),
             Scalar::Number(_) | Scalar::Bool(_) => 0,
         };
-        if !self.count_state(namespace.len() + key.len() + length) {
+        if !self.count_state(namespace.len() + key.len() + length)? {
             self.refuse_metadata();
             return Ok(());
         }
@@ -860,9 +917,9 @@ impl<H: Host> Stream for View<'_, H> {
         namespace: &[u8],
         key: &[u8],
         value: &MetadataTree,
-    ) -> Result<(), MetadataDenied> {
+    ) -> Result<(), MetadataError> {
         self.may_write_metadata(namespace)?;
-        if !self.count_state(namespace.len() + key.len() + value.size()) {
+        if !self.count_state(namespace.len() + key.len() + value.size())? {
             self.refuse_metadata();
             return Ok(());
         }
@@ -909,7 +966,7 @@ impl<H: Host> Stream for View<'_, H> {
                     self.log_denial(&format!("filter state `{key}` {denied}"));
                 }
             })?;
-        if !self.count_state(key.len() + value.len()) {
+        if !self.count_state(key.len() + value.len())? {
             return Err(FilterStateError::TooLarge);
         }
         self.host.set_filter_state(key, value, kind)
@@ -1005,9 +1062,10 @@ impl<H: Host> Stream for View<'_, H> {
             headers: &headers,
             ..*request
         };
+        let memory = self.reserve_request(request.headers, request.body)?;
         let id = self.host.start_callout(&request)?;
         self.waits
-            .add(WakeId::Callout(id), self.link, self.direction, false);
+            .add(WakeId::Callout(id), self.starter(), false, memory);
         Ok(id)
     }
 
@@ -1026,10 +1084,11 @@ impl<H: Host> Stream for View<'_, H> {
             headers: &headers,
             ..*request
         };
+        let memory = self.reserve_request(request.headers, request.body)?;
         let id = self.host.start_http_stream(&request)?;
         let sending = !request.end_of_stream;
         self.waits
-            .add(WakeId::HttpStream(id), self.link, self.direction, sending);
+            .add(WakeId::HttpStream(id), self.starter(), sending, memory);
         Ok(id)
     }
 
@@ -1038,18 +1097,19 @@ impl<H: Host> Stream for View<'_, H> {
         id: HttpStreamId,
         data: &[u8],
         end_of_stream: bool,
-    ) -> bool {
-        self.may_wait
-            && self.waits.may_send(id, self.link, end_of_stream)
-            && self.host.send_http_stream_data(id, data, end_of_stream)
+    ) -> Result<(), CalloutFailure> {
+        self.may_send(id, end_of_stream, data.len())?;
+        sent(self.host.send_http_stream_data(id, data, end_of_stream))
     }
 
-    fn send_http_stream_trailers(&mut self, id: HttpStreamId, trailers: &[(&[u8], &[u8])]) -> bool {
-        self.may_wait
-            && self.waits.may_send(id, self.link, true)
-            && self
-                .host
-                .send_http_stream_trailers(id, &framing::request_trailers(trailers))
+    fn send_http_stream_trailers(
+        &mut self,
+        id: HttpStreamId,
+        trailers: &[(&[u8], &[u8])],
+    ) -> Result<(), CalloutFailure> {
+        let trailers = framing::request_trailers(trailers);
+        self.may_send(id, true, headers_cost(&trailers))?;
+        sent(self.host.send_http_stream_trailers(id, &trailers))
     }
 
     fn start_timer(&mut self, delay: Duration) -> Result<u64, CalloutFailure> {
@@ -1058,8 +1118,7 @@ impl<H: Host> Stream for View<'_, H> {
             .host
             .start_timer(delay)
             .ok_or(CalloutFailure::StreamOver)?;
-        self.waits
-            .add(WakeId::Timer(id), self.link, self.direction, false);
+        self.waits.add_timer(id, self.link, self.direction);
         Ok(id)
     }
 

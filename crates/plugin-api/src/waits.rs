@@ -10,12 +10,13 @@ use smallvec::SmallVec;
 
 use crate::callout::{CalloutFailure, HttpStreamEvent, HttpStreamId, Wake, WakeId};
 use crate::host::Host;
+use crate::memory::Reservation;
 use crate::phase::Direction;
 
 /// Most callouts, timers and HTTP streams that one plugin may have pending on one stream.
 pub const MOST_UNDER_WAY: usize = 64;
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 struct Started {
     id: WakeId,
     link: usize,
@@ -25,6 +26,8 @@ struct Started {
     forgotten: bool,
     /// The plugin may send more: an HTTP stream whose request is not complete.
     sending: bool,
+    /// Memory of the request; `None` for timers.
+    memory: Option<Reservation>,
 }
 
 /// Recipient of an event.
@@ -51,13 +54,26 @@ impl Waits {
         }
     }
 
-    pub(crate) fn add(&mut self, id: WakeId, link: usize, direction: Direction, sending: bool) {
+    pub(crate) fn add_timer(&mut self, id: u64, link: usize, direction: Direction) {
         self.list.push(Started {
-            id,
+            id: WakeId::Timer(id),
             link,
             direction,
             forgotten: false,
+            sending: false,
+            memory: None,
+        });
+    }
+
+    /// Adds a callout or an HTTP stream. Its memory is freed when it is over.
+    pub(crate) fn add(&mut self, id: WakeId, starter: Starter, sending: bool, memory: Reservation) {
+        self.list.push(Started {
+            id,
+            link: starter.link,
+            direction: starter.direction,
+            forgotten: false,
             sending,
+            memory: Some(memory),
         });
     }
 
@@ -79,27 +95,36 @@ impl Waits {
     pub(crate) fn starter(&mut self, wake: &Wake<'_>) -> Option<Starter> {
         let id = wake.id()?;
         let position = self.list.iter().position(|one| one.id == id)?;
-        let started = *self.list.get(position)?;
+        let started = self.list.get(position)?;
+        let starter = (!started.forgotten).then_some(Starter {
+            link: started.link,
+            direction: started.direction,
+        });
         if is_last(wake) {
             self.list.remove(position);
         }
-        (!started.forgotten).then_some(Starter {
-            link: started.link,
-            direction: started.direction,
-        })
+        starter
     }
 
-    /// Whether a plugin may send on an HTTP stream; with `last` it may not afterwards.
-    pub(crate) fn may_send(&mut self, id: HttpStreamId, link: usize, last: bool) -> bool {
+    /// Checks that a plugin may send so many bytes on an HTTP stream; with `last` it may not send more afterwards.
+    pub(crate) fn may_send(
+        &mut self,
+        id: HttpStreamId,
+        link: usize,
+        last: bool,
+        bytes: usize,
+    ) -> Result<(), CalloutFailure> {
         let id = WakeId::HttpStream(id);
         let found = self
             .list
             .iter_mut()
             .find(|one| one.id == id && one.link == link && one.sending);
-        found.is_some_and(|one| {
-            one.sending = !last;
-            true
-        })
+        let one = found.ok_or(CalloutFailure::StreamOver)?;
+        if let Some(memory) = &mut one.memory {
+            memory.grow(bytes)?;
+        }
+        one.sending = !last;
+        Ok(())
     }
 
     /// A plugin does not want to hear of it any more.

@@ -10,12 +10,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use outrider_plugin_api::{
-    Attribute, CalloutResponse, Chain, ChainRun, Direction, Effects, HeaderMap, Host as _,
-    HttpStreamEvent, Reply, Verdict, Wake,
+    Attribute, CalloutFailure, CalloutResponse, Chain, ChainRun, Direction, Effects, HeaderMap,
+    Host as _, HttpStreamEvent, Reply, Verdict, Wake,
 };
 
 use crate::headers::Headers;
 use crate::host::{Event, ScriptedHost, StreamPart};
+
+/// Whether a body is larger than the proxy gathers of a callout's response.
+fn is_over(body: &[Vec<u8>], limit: usize) -> bool {
+    limit > 0 && body.iter().map(Vec::len).sum::<usize>() > limit
+}
 
 /// Headers, body and trailers as somebody sends them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -243,6 +248,9 @@ impl Drive<'_> {
         match event {
             Event::Timer(id) => run.on_wake(Wake::Timer(id), host),
             Event::Callout(id, Err(failure)) => run.on_wake(Wake::Callout(id, Err(failure)), host),
+            Event::Callout(id, Ok(answer)) if is_over(&answer.body, host.body_limit) => {
+                run.on_wake(Wake::Callout(id, Err(CalloutFailure::TooLarge)), host)
+            }
             Event::Callout(id, Ok(answer)) => {
                 let headers: Vec<_> = answer.headers.iter().collect();
                 let body: Vec<_> = answer.body.iter().map(Vec::as_slice).collect();

@@ -163,8 +163,6 @@ pub struct ScriptedHost {
     pub request_body: Buffers,
     /// The response's body.
     pub response_body: Buffers,
-    /// Another filter has held the bodies back before the chain gets them.
-    pub behind_a_buffering_filter: bool,
     /// How many bytes are held back at most; 0: no limit.
     pub body_limit: usize,
     /// The route's metadata.
@@ -216,7 +214,6 @@ impl Default for ScriptedHost {
             response_trailers: None,
             request_body: Buffers::default(),
             response_body: Buffers::default(),
-            behind_a_buffering_filter: false,
             body_limit: 1024 * 1024,
             route_metadata: MetadataMap::new(),
             dynamic_metadata: MetadataMap::new(),
@@ -508,10 +505,6 @@ impl Host for ScriptedHost {
         self.buffer_mut(direction, buffer)
             .map(|buffer| buffer.extend_from_slice(bytes))
             .is_some()
-    }
-
-    fn receives_held(&self, _direction: Direction) -> bool {
-        self.behind_a_buffering_filter
     }
 
     fn buffer_limit(&self) -> usize {

@@ -243,6 +243,7 @@ impl LoadedPlugin {
             circuit: Arc::new(Circuit::new(scoped.scope, None, Arc::default())),
             permissions: Arc::new(Permissions::all()),
             logs: Arc::default(),
+            memory: Arc::default(),
         }])))
     }
 }

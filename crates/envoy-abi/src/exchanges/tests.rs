@@ -114,7 +114,7 @@ fn stream_of_a_destroyed_configuration_fails_and_envoy_is_not_called_with_it() {
     let (handle, heard) = open();
     process.run_main();
     started(&newer);
-    handle.send(b"one", false);
+    handle.send(b"one", false).unwrap();
     process.run_main();
     assert_eq!(asked(newer.pointer).len(), 1);
     let gone = newer.destroy();
@@ -122,7 +122,7 @@ fn stream_of_a_destroyed_configuration_fails_and_envoy_is_not_called_with_it() {
         heard.lock().unwrap().is_empty(),
         "told outside of the main thread"
     );
-    handle.send(b"two", false);
+    handle.send(b"two", false).unwrap();
     process.run_main();
     assert_eq!(*heard.lock().unwrap(), ["Failed(Reset)"]);
     // Another configuration comes, and the handle goes: neither asks anything of the one that is gone.

@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{CDS_FILE, LDS_FILE, Layout, filter, socket_address, source};
+use crate::plan::Plan;
 
 /// Turns `outrider.plugin.<name>.calls` into `outrider.plugin.calls` with a tag that holds the name.
 /// The module's metrics stand below a namespace of Envoy's.
@@ -23,8 +24,8 @@ const TIME_BUCKETS: [u64; 16] = [
 /// `[a-z]{100}` passes.
 const LARGEST_REGEX: u32 = 10_000;
 
-pub(super) fn dynamic(layout: &Layout) -> Value {
-    let mut bootstrap = common(layout);
+pub(super) fn dynamic(plan: &Plan, layout: &Layout) -> Value {
+    let mut bootstrap = common(plan, layout);
     if let Some(object) = bootstrap.as_object_mut() {
         object.insert(
             "dynamic_resources".to_owned(),
@@ -41,9 +42,14 @@ pub(super) fn dynamic(layout: &Layout) -> Value {
     bootstrap
 }
 
-pub(super) fn inline(layout: &Layout, listeners: &[Value], mut clusters: Vec<Value>) -> Value {
+pub(super) fn inline(
+    plan: &Plan,
+    layout: &Layout,
+    listeners: &[Value],
+    mut clusters: Vec<Value>,
+) -> Value {
     clusters.push(filter::workers());
-    let mut bootstrap = common(layout);
+    let mut bootstrap = common(plan, layout);
     if let Some(object) = bootstrap.as_object_mut() {
         object.insert(
             "static_resources".to_owned(),
@@ -57,7 +63,7 @@ pub(super) fn inline(layout: &Layout, listeners: &[Value], mut clusters: Vec<Val
 /// a thousand at once delays its own.
 const REQUESTS_IN_ONE_TURN: u32 = 16;
 
-fn common(layout: &Layout) -> Value {
+fn common(plan: &Plan, layout: &Layout) -> Value {
     json!({
         "node": { "id": layout.node, "cluster": "outrider" },
         "admin": { "address": socket_address(&layout.admin.ip().to_string(), layout.admin.port()) },
@@ -75,7 +81,12 @@ fn common(layout: &Layout) -> Value {
                 "name": "static",
                 "static_layer": {
                     "re2": { "max_program_size": { "error_level": LARGEST_REGEX } },
-                    "http": { "max_requests_per_io_cycle": REQUESTS_IN_ONE_TURN },
+                    "http": {
+                        "max_requests_per_io_cycle": REQUESTS_IN_ONE_TURN,
+                        // Bytes of a callout's response that Envoy gathers; 32 MiB by default. A change of
+                        // `body_limit` changes it with the next start of Envoy.
+                        "async_response_buffer_limit": plan.body_limit,
+                    },
                 },
             }],
         },

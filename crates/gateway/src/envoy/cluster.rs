@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use serde_json::{Map, Value, json};
 
-use super::{certificate, duration, socket_address, typed};
+use super::{certificate, duration, http2_options, socket_address, typed};
 use crate::plan::{
     Endpoint, HealthCheck, LoadBalancing, Plan, Upstream, UpstreamProtocol, UpstreamTls,
 };
@@ -80,7 +80,7 @@ fn cluster(plan: &Plan, upstream: &Upstream) -> Value {
     let protocol = match upstream.protocol {
         // Envoy drops the trailers of HTTP/1.1 unless told otherwise.
         UpstreamProtocol::Http1 => json!({ "http_protocol_options": { "enable_trailers": true } }),
-        UpstreamProtocol::Http2 => json!({ "http2_protocol_options": {} }),
+        UpstreamProtocol::Http2 => json!({ "http2_protocol_options": http2_options(plan) }),
     };
     let options = typed(
         "envoy.extensions.upstreams.http.v3.HttpProtocolOptions",

@@ -342,7 +342,10 @@ function Stream:send_trailers(trailers)
         return nil, reason
     end
     stage_pairs(trailers, "trailer")
-    if host_send_trailers(call, self.id) ~= 1 then
+    local answer = host_send_trailers(call, self.id)
+    if answer == -4 then
+        return nil, text(call.data, call.length)
+    elseif answer ~= 1 then
         return nil, OVER
     end
     self.complete = true

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use outrider_plugin_api::{
     CalloutFailure, CalloutId, CalloutResponse, Cause, Decision, Direction, HttpStreamEvent,
-    HttpStreamId, Pause, Phase, Slot, Wake, WakeId,
+    HttpStreamId, MemoryExceeded, Pause, Phase, Slot, Wake, WakeId,
 };
 
 use super::fake::{FakeStream, Probe, fault_of, on_request, probe, probe_with, source};
@@ -231,6 +231,26 @@ fn nobody_waits_for_what_is_sent() {
         fault.message,
         format!("probe/main.lua:8: envoy.sleep: {many}")
     );
+}
+
+#[test]
+fn callout_without_room_in_the_memory_account_names_the_key() {
+    let probe = on_request(
+        r#"
+        local stream = envoy.callout.stream{ cluster = "audit" }
+        local sent, reason = stream:send("part")
+        envoy.logInfo(tostring(sent) .. " " .. reason)
+        envoy.logInfo(select(2, envoy.callout.send{ cluster = "audit" }))
+        "#,
+    );
+    let mut stream = FakeStream::new();
+    let exceeded = MemoryExceeded { limit: 1000 };
+    stream.refuse_callouts = Some(exceeded.into());
+    assert_eq!(probe.request(&mut stream), DONE);
+    for line in stream.logged() {
+        assert!(line.contains("1000 bytes"), "{line}");
+        assert!(line.contains("`budgets.memory_mib`"), "{line}");
+    }
 }
 
 #[test]

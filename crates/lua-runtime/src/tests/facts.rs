@@ -1,6 +1,6 @@
 //! Attributes, the connection, metadata, filter state: what is known about a stream.
 
-use outrider_plugin_api::{OverrideHostFallback, Phase, Slot};
+use outrider_plugin_api::OverrideHostFallback;
 
 use super::fake::{FakeStream, Metadata, fault_of, logs_of, on_request};
 
@@ -270,57 +270,4 @@ fn attributes_need_a_stream() {
             .contains("there is no stream here"),
     );
     assert_eq!(logs_of("print(envoy.streaminfo.duration())"), ["nil"]);
-}
-
-#[test]
-fn metadata_and_filter_state_of_streams_count_against_the_memory_budget() {
-    let probe = super::fake::on_request(
-        r#"
-        local what, large = envoy.req.get_header("x-one"), ("x"):rep(100000)
-        for i = 1, 1000 do
-            local done, problem
-            if what == "metadata" then
-                done, problem = pcall(envoy.metadata.set, "mine", "k" .. i, large)
-            elseif what == "table" then
-                done, problem = pcall(envoy.metadata.set, "mine", "k" .. i, { large })
-            else
-                done, problem = pcall(envoy.filter_state.set, "k" .. i, large)
-            end
-            if not done then
-                envoy.logInfo(i .. " " .. problem)
-                break
-            end
-        end
-        "#,
-    );
-    let request = outrider_plugin_api::HeaderMap::RequestHeaders;
-    let run = |what: &str, slot: &mut Slot| {
-        let mut stream = FakeStream::new();
-        let headers = stream.maps.get_mut(&request).unwrap();
-        headers.retain(|(name, _)| name != b"x-one");
-        headers.push((b"x-one".to_vec(), what.as_bytes().to_vec()));
-        probe
-            .call(Phase::RequestHeaders, slot, &mut stream)
-            .unwrap();
-        let line = stream.logged().concat();
-        assert!(
-            line.contains("memory budget of 8388608 bytes"),
-            "{what}: {line}"
-        );
-        line.split(' ').next().unwrap().parse::<usize>().unwrap()
-    };
-    for what in ["metadata", "table", "state"] {
-        let mut slot = Slot::default();
-        // 8 MiB hold 83 values, and of tables a tenth.
-        let first = run(what, &mut slot);
-        assert!(first <= 84, "{what}: {first}");
-        // Another stream shares the budget until the first one ends.
-        let mut other = Slot::default();
-        assert!(run(what, &mut other) <= 9, "{what}");
-        probe.configured.end(slot, 0);
-        probe.configured.end(other, 0);
-        let mut third = Slot::default();
-        assert_eq!(run(what, &mut third), first, "{what}");
-        probe.configured.end(third, 0);
-    }
 }

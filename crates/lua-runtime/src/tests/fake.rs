@@ -10,9 +10,9 @@ use outrider_plugin_api::framing::check_sendable;
 use outrider_plugin_api::{
     Attribute, BodyError, BodyMode, Call, CalloutFailure, CalloutId, CalloutRequest,
     ConfiguredPlugin, Decision, Direction, Fault, FilterStateError, FilterStateKind, HeaderError,
-    HeaderMap, HttpStreamId, HttpStreamRequest, LoadError, LogLevel, MetadataDenied,
-    MetadataSource, MetadataTree, MetricId, MetricKind, Metrics, OverrideHostError,
-    OverrideHostFallback, Phase, Plugin, Scalar, ScopedConfig, Slot, Stream, Timing, Wake, WakeId,
+    HeaderMap, HttpStreamId, HttpStreamRequest, LoadError, LogLevel, MetadataError, MetadataSource,
+    MetadataTree, MetricId, MetricKind, Metrics, OverrideHostError, OverrideHostFallback, Phase,
+    Plugin, Scalar, ScopedConfig, Slot, Stream, Timing, Wake, WakeId,
 };
 
 use crate::LuaSource;
@@ -218,7 +218,7 @@ impl Stream for FakeStream {
         namespace: &[u8],
         key: &[u8],
         value: Scalar<'_>,
-    ) -> Result<(), MetadataDenied> {
+    ) -> Result<(), MetadataError> {
         self.metadata.insert(place(namespace, key), value.into());
         Ok(())
     }
@@ -228,7 +228,7 @@ impl Stream for FakeStream {
         namespace: &[u8],
         key: &[u8],
         value: &Metadata,
-    ) -> Result<(), MetadataDenied> {
+    ) -> Result<(), MetadataError> {
         self.metadata.insert(place(namespace, key), value.clone());
         Ok(())
     }
@@ -395,22 +395,26 @@ impl Stream for FakeStream {
         id: HttpStreamId,
         data: &[u8],
         end_of_stream: bool,
-    ) -> bool {
-        if self.refuse_callouts.is_some() {
-            return false;
+    ) -> Result<(), CalloutFailure> {
+        if let Some(failure) = self.refuse_callouts {
+            return Err(failure);
         }
         self.sent
             .push((id.0, String::from_utf8_lossy(data).into_owned()));
         if end_of_stream {
             self.sent.push((id.0, "end".to_owned()));
         }
-        true
+        Ok(())
     }
 
-    fn send_http_stream_trailers(&mut self, id: HttpStreamId, trailers: &[(&[u8], &[u8])]) -> bool {
+    fn send_http_stream_trailers(
+        &mut self,
+        id: HttpStreamId,
+        trailers: &[(&[u8], &[u8])],
+    ) -> Result<(), CalloutFailure> {
         self.sent
             .push((id.0, format!("{} trailers", trailers.len())));
-        true
+        Ok(())
     }
 
     fn cancel(&mut self, id: WakeId) {

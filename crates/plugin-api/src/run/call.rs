@@ -67,7 +67,6 @@ impl ChainRun {
         let index = self.link_at(direction, position);
         let chunk = self.flow(direction).chunk;
         let flow = self.flow(direction);
-        let collected = flow.hold.is_some() || flow.collected || !flow.kept.is_empty();
         let mut body = match task {
             Task::Chunk => chunk.map(|chunk| (chunk.window, self.length_at(direction, position))),
             Task::WholeBody => chunk.map(|chunk| (chunk.window, Length::Follows)),
@@ -80,7 +79,6 @@ impl ChainRun {
             direction,
             window,
             length,
-            collected,
         });
         let outcome = match self.enter(direction, index, task, &mut body, action, host) {
             Ok(outcome) => outcome,
@@ -136,7 +134,6 @@ impl ChainRun {
             direction,
             window,
             length: Length::Announced,
-            collected: self.flow(direction).collected,
         });
         let action = Action::Call(call);
         let outcome = match self.enter(direction, index, Task::Chunk, &mut body, action, host) {
@@ -181,6 +178,7 @@ impl ChainRun {
             states,
             waits,
             changes,
+            memory,
             local,
             effects: _,
             ..
@@ -216,6 +214,9 @@ impl ChainRun {
                     body: *body,
                     waits: &mut *waits,
                     changes: &mut *changes,
+                    memory: &mut *memory,
+                    grown: 0,
+                    grown_credit: 0,
                     journal: journal.as_mut(),
                     holds_headers,
                     makes_body,
@@ -321,9 +322,14 @@ impl ChainRun {
                         .into(),
                 })
             }
-            Decision::Reply(reply) if !has_final_status(&reply) => Err(no_final_status(&reply)),
             decision => Ok(decision),
         });
+        let outcome = match outcome {
+            Ok(Decision::Reply(reply)) => self
+                .admit_reply(index, &reply, host)
+                .map(|()| Decision::Reply(reply)),
+            outcome => outcome,
+        };
         match outcome {
             Ok(Decision::Continue) => Step::Done,
             Ok(Decision::Pause(Pause::Event)) => Step::Paused,
@@ -449,7 +455,6 @@ impl ChainRun {
                     direction,
                     window,
                     length,
-                    collected: flow.hold.is_some() || flow.collected || !flow.kept.is_empty(),
                 })
             })
     }
@@ -520,6 +525,9 @@ impl ChainRun {
             body: None,
             waits: &mut self.waits,
             changes: &mut self.changes,
+            memory: &mut self.memory,
+            grown: 0,
+            grown_credit: 0,
             journal: None,
             holds_headers: [false; 2],
             makes_body: None,
@@ -543,22 +551,6 @@ impl ChainRun {
         };
         report(link, Phase::Log, &fault, host);
         breaker::failed(link, state, &fault, host);
-    }
-}
-
-/// Whether a reply can be a final response, if it is one at all.
-pub(super) fn has_final_status(reply: &Reply) -> bool {
-    reply.audience == Audience::Nobody || framing::is_final(reply.status)
-}
-
-/// The failure of a reply with a status that no final response has.
-pub(super) fn no_final_status(reply: &Reply) -> Fault {
-    Fault {
-        cause: Cause::Error,
-        message: format!(
-            "a reply's status must be a number from 200 to 599, and not {}",
-            reply.status
-        ),
     }
 }
 

@@ -120,8 +120,6 @@ pub(super) struct Flow {
     pub(super) suspended: Option<(usize, Task)>,
     /// The suspended call has not begun: it waits for its plugin's share of CPU.
     pub(super) share_wait: Option<ShareWait>,
-    /// The proxy collects the body: what is held back may not grow beyond its limit.
-    pub(super) collected: bool,
     /// The link that made the body of a message that came without one; the links behind it see it.
     pub(super) made_by: Option<usize>,
     /// The response's status has no body: what comes of one goes nowhere.

@@ -3,6 +3,7 @@
 mod bounds;
 mod framing;
 mod host;
+mod memory;
 mod routes;
 mod separate;
 mod share;

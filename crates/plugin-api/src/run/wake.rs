@@ -2,7 +2,7 @@
 
 use super::ChainRun;
 use super::Effects;
-use super::call::{Action, count, has_final_status, no_final_status};
+use super::call::{Action, count};
 use super::share::over_share;
 use crate::call_times::Stopwatch;
 use crate::callout::Wake;
@@ -99,6 +99,9 @@ impl ChainRun {
             body,
             waits: &mut self.waits,
             changes: &mut self.changes,
+            memory: &mut self.memory,
+            grown: 0,
+            grown_credit: 0,
             journal: journal.as_mut(),
             holds_headers,
             makes_body: None,
@@ -119,17 +122,19 @@ impl ChainRun {
         if let (Some(old), Some(new)) = (body, seen) {
             self.resized_beside(starter.link, old, new);
         }
-        let outcome = outcome.and_then(|reaction| match &reaction.reply {
-            Some(reply) if !has_final_status(reply) => Err(no_final_status(reply)),
-            _ => Ok(reaction),
+        let outcome = outcome.and_then(|mut reaction| {
+            // There is but one response; a reply that others look at comes first.
+            if self.local.is_some() || self.response.finished {
+                reaction.reply = None;
+            }
+            if let Some(reply) = &reaction.reply {
+                self.admit_reply(link, reply, host)?;
+            }
+            Ok(reaction)
         });
         match outcome {
             Ok(reaction) => {
-                // There is but one response; a reply that others look at comes first.
-                if let Some(reply) = reaction.reply
-                    && self.local.is_none()
-                    && !self.response.finished
-                {
+                if let Some(reply) = reaction.reply {
                     count(host, replies);
                     let direction = if self.response.headers_seen {
                         Direction::Response

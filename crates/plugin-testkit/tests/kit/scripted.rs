@@ -192,6 +192,7 @@ pub(crate) fn chain_with(plugins: Vec<Build>, metrics: &mut MetricTable) -> Arc<
                 )),
                 permissions: Arc::new(std::mem::take(&mut build.permissions)),
                 logs: Arc::default(),
+                memory: Arc::default(),
                 plugin: Some(Arc::new(build.plugin())),
             })
             .collect(),

@@ -156,7 +156,7 @@ fn of_a_root(
             Box::new(move |outcome| {
                 // The VM may be gone by then.
                 if let Some(mailbox) = mailbox.upgrade() {
-                    mailbox.put_outcome(token, outcome);
+                    mailbox.put_outcome(token, outcome, &*bell);
                     bell.ring_in(Duration::ZERO);
                 }
             }),

@@ -160,7 +160,7 @@ fn begin_of_root(
             let told = move |event: HttpStreamEvent<'_>| {
                 // The VM may be gone by then.
                 if let Some(mailbox) = mailbox.upgrade() {
-                    mailbox.put_event(token, &event);
+                    mailbox.put_event(token, &event, &*bell);
                     bell.ring_in(Duration::ZERO);
                 }
             };
@@ -284,17 +284,18 @@ fn of_root(state: &mut State, token: i32) -> Option<usize> {
         .position(|one| one.token == token && one.grpc.is_some())
 }
 
-/// Sends on an exchange that is a root's. None: it is not.
-fn send_of_root(state: &mut State, token: i32, data: &[u8], ends: bool) -> Option<()> {
+/// Sends on a root's exchange. Returns `None` for an exchange of a stream.
+fn send_of_root(state: &mut State, token: i32, data: &[u8], ends: bool) -> Option<Status> {
     let index = of_root(state, token)?;
     let grpc = state.contexts.callouts.get_mut(index)?.grpc.as_mut()?;
     if grpc.sends
         && let Some(handle) = &grpc.handle
+        && let Err(failure) = handle.send(data, ends)
     {
-        handle.send(data, ends);
+        return Some(refusal(failure));
     }
     grpc.sends &= !ends;
-    Some(())
+    Some(Status::Ok)
 }
 
 /// The exchange of a token: its place among the stream's callouts, and its HTTP stream.
@@ -334,8 +335,8 @@ pub(crate) fn send(
     }
     let ends = end_of_stream != 0;
     let framed = framed(message);
-    if send_of_root(state, token, &framed, ends).is_some() {
-        return Ok(Status::Ok);
+    if let Some(status) = send_of_root(state, token, &framed, ends) {
+        return Ok(status);
     }
     let (place, index, id) = match find(state, token) {
         Ok(found) => found,
@@ -349,10 +350,14 @@ pub(crate) fn send(
         return Ok(Status::NotFound);
     };
     let sent = stream.send_http_stream_data(id, &framed, ends);
-    if ends {
+    if ends && sent.is_ok() {
         stop_sending(state, place, index);
     }
-    Ok(if sent { Status::Ok } else { Status::NotFound })
+    Ok(match sent {
+        Ok(()) => Status::Ok,
+        Err(CalloutFailure::Memory(_)) => Status::InternalFailure,
+        Err(_) => Status::NotFound,
+    })
 }
 
 /// Whether the guest's side of an exchange is open.
@@ -401,15 +406,16 @@ pub(crate) fn close(guest: &mut Guest<'_>, token: i32) -> Answer {
         return cancel(guest, token);
     }
     let state = guest.data_mut();
-    if send_of_root(state, token, b"", true).is_some() {
-        return Ok(Status::Ok);
+    if let Some(status) = send_of_root(state, token, b"", true) {
+        return Ok(status);
     }
     let (place, index, id) = match find(state, token) {
         Ok(found) => found,
         Err(status) => return Ok(status),
     };
     if let Some(stream) = state.lent.stream_mut() {
-        stream.send_http_stream_data(id, b"", true);
+        // What is over already needs no end.
+        let _ = stream.send_http_stream_data(id, b"", true);
     }
     stop_sending(state, place, index);
     Ok(Status::Ok)

@@ -28,12 +28,13 @@ pub(super) struct FakeBackground {
 struct FakeHandle(Arc<Mutex<Vec<String>>>);
 
 impl HttpStreamHandle for FakeHandle {
-    fn send(&self, data: &[u8], end_of_stream: bool) {
+    fn send(&self, data: &[u8], end_of_stream: bool) -> Result<(), CalloutFailure> {
         let data = String::from_utf8_lossy(data).replace('\0', "");
         self.0
             .lock()
             .unwrap()
             .push(format!("{data:?} {end_of_stream}"));
+        Ok(())
     }
 }
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 use outrider_plugin_api::{
     Attribute, BodyError, Call, CalloutFailure, CalloutId, CalloutRequest, ConfiguredPlugin,
     Decision, Direction, Fault, FilterStateError, FilterStateKind, HeaderError, HeaderMap,
-    HttpStreamId, HttpStreamRequest, LoadError, LogLevel, MetadataDenied, MetadataSource,
+    HttpStreamId, HttpStreamRequest, LoadError, LogLevel, MetadataError, MetadataSource,
     MetadataTree, MetricId, MetricKind, Metrics, OverrideHostError, OverrideHostFallback, Phase,
     Plugin, Scalar, ScopedConfig, Slot, Stream, Timing, WakeId,
 };
@@ -174,7 +174,7 @@ impl Stream for FakeStream {
         namespace: &[u8],
         key: &[u8],
         value: Scalar<'_>,
-    ) -> Result<(), MetadataDenied> {
+    ) -> Result<(), MetadataError> {
         self.set_metadata_tree(namespace, key, &value.into())
     }
 
@@ -183,7 +183,7 @@ impl Stream for FakeStream {
         namespace: &[u8],
         key: &[u8],
         value: &MetadataTree,
-    ) -> Result<(), MetadataDenied> {
+    ) -> Result<(), MetadataError> {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         self.metadata
             .insert((text(namespace), text(key)), value.clone());
@@ -295,17 +295,17 @@ impl Stream for FakeStream {
         id: HttpStreamId,
         data: &[u8],
         end_of_stream: bool,
-    ) -> bool {
+    ) -> Result<(), CalloutFailure> {
         self.sent.push((id.0, data.to_vec(), end_of_stream));
-        true
+        Ok(())
     }
 
     fn send_http_stream_trailers(
         &mut self,
         _id: HttpStreamId,
         _trailers: &[(&[u8], &[u8])],
-    ) -> bool {
-        false
+    ) -> Result<(), CalloutFailure> {
+        Err(CalloutFailure::StreamOver)
     }
 
     fn start_timer(&mut self, delay: Duration) -> Result<u64, CalloutFailure> {

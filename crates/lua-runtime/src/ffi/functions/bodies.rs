@@ -150,7 +150,9 @@ fn answer(state: &mut CallState, result: Result<(), BodyError>) -> i32 {
             show_text(state, &error.to_string());
             match error {
                 BodyError::NoBody => 0,
-                BodyError::LengthAnnounced | BodyError::TooLarge(_) => REFUSED,
+                BodyError::LengthAnnounced | BodyError::TooLarge(_) | BodyError::Memory(_) => {
+                    REFUSED
+                }
             }
         }
     }

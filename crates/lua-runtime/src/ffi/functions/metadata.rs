@@ -1,7 +1,7 @@
 //! Metadata of routes, upstreams and streams; filter state; the upstream's endpoint.
 
 use outrider_plugin_api::{
-    FilterStateKind, MOST_STATE_BYTES, MetadataDenied, MetadataSource, MetadataTree,
+    FilterStateKind, MOST_STATE_BYTES, MetadataError, MetadataSource, MetadataTree,
     OverrideHostFallback, Scalar,
 };
 use serde_json::Value;
@@ -45,19 +45,6 @@ pub(super) unsafe extern "C" fn metadata(
     }
 }
 
-/// Charges the stream for a value that the proxy will keep. Returns whether it fits; if not, the reason is shown.
-fn fits(state: &mut CallState, bytes: usize) -> bool {
-    let budget = state.memory_budget;
-    let fits = state.streams.charge_value(&mut state.slot, bytes, budget);
-    if !fits {
-        let message = format!(
-            "has no room: metadata and filter state of the plugin's streams take the memory budget of {budget} bytes"
-        );
-        show_text(state, &message);
-    }
-    fits
-}
-
 /// 1: written; [`REFUSED`]: here is why not. Kinds as in [`metadata`].
 pub(super) unsafe extern "C" fn set_metadata(
     call: *mut CallState,
@@ -73,10 +60,6 @@ pub(super) unsafe extern "C" fn set_metadata(
     // SAFETY: called by the SDK, with its call state and strings.
     unsafe {
         with_stream(call, |state, stream| {
-            let size = bytes(namespace, length).len() + bytes(key, key_length).len();
-            if !fits(state, size + bytes(value, value_length).len()) {
-                return REFUSED;
-            }
             let value = match kind {
                 1 => Scalar::String(bytes(value, value_length)),
                 2 => Scalar::Number(number),
@@ -90,11 +73,11 @@ pub(super) unsafe extern "C" fn set_metadata(
 }
 
 /// 1, or [`REFUSED`] with the reason shown.
-fn metadata_result(state: &mut CallState, result: Result<(), MetadataDenied>) -> i32 {
+fn metadata_result(state: &mut CallState, result: Result<(), MetadataError>) -> i32 {
     match result {
         Ok(()) => 1,
-        Err(denied) => {
-            show_text(state, &denied.to_string());
+        Err(error) => {
+            show_text(state, &error.to_string());
             REFUSED
         }
     }
@@ -224,11 +207,6 @@ pub(super) unsafe extern "C" fn set_metadata_json(
                 }
             };
             let (namespace, key) = (bytes(namespace, length), bytes(key, key_length));
-            // A message of Envoy's takes some ten times what the shortest values take as text.
-            let size = document.len().saturating_mul(10) + namespace.len() + key.len();
-            if !fits(state, size) {
-                return REFUSED;
-            }
             let result = stream.set_metadata_tree(namespace, key, &tree(value));
             metadata_result(state, result)
         })
@@ -273,9 +251,6 @@ pub(super) unsafe extern "C" fn set_filter_state(
                 FilterStateKind::Typed
             };
             let (key, value) = (bytes(key, length), bytes(value, value_length));
-            if !fits(state, key.len() + value.len()) {
-                return REFUSED;
-            }
             match stream.set_filter_state(key, value, kind) {
                 Ok(()) => 1,
                 Err(error) => {

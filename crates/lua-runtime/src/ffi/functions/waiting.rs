@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 use super::super::call::{CallState, Pending};
 use super::frame::{bytes, pair, show, show_pairs, show_scratch, show_text, text, with_stream};
 use crate::outcomes::{Missing, Pairs, Parts};
-use crate::streams::{Lookup, SENT_BUDGETS};
+use crate::streams::Lookup;
 
 fn duration(milliseconds: f64) -> Duration {
     const LONGEST: f64 = 24.0 * 3600.0 * 1000.0;
@@ -118,10 +118,6 @@ pub(super) unsafe extern "C" fn open_stream(
     // SAFETY: called by the SDK, with its call state and strings.
     unsafe {
         with_stream(call, |state, stream| {
-            if !may_send(state, bytes(body, body_length).len()) {
-                state.staged.clear();
-                return 0;
-            }
             let cluster = bytes(cluster, length);
             let result = stream.start_http_stream(&HttpStreamRequest {
                 cluster,
@@ -139,17 +135,16 @@ pub(super) unsafe extern "C" fn open_stream(
 /// The answer when something is refused, with the reason.
 const REFUSED: i32 = -4;
 
-/// Whether the stream may send so many bytes on its HTTP streams; if not, the reason is shown.
-fn may_send(state: &mut CallState, bytes: usize) -> bool {
-    let budget = state.memory_budget;
-    let may = state.streams.charge_sent(&mut state.slot, bytes, budget);
-    if !may {
-        let message = format!(
-            "callouts in parts of one request carry {SENT_BUDGETS} times the memory budget of {budget} bytes at most"
-        );
-        show_text(state, &message);
+/// Answers what became of a part that was sent.
+fn sent(state: &mut CallState, result: Result<(), CalloutFailure>) -> i32 {
+    match result {
+        Ok(()) => 1,
+        Err(CalloutFailure::StreamOver) => 0,
+        Err(failure) => {
+            show_text(state, &failure.to_string());
+            REFUSED
+        }
     }
-    may
 }
 
 /// Sends on an HTTP stream. 1: sent; 0: it takes no more; [`REFUSED`]: here is why not.
@@ -164,10 +159,8 @@ pub(super) unsafe extern "C" fn send_data(
     unsafe {
         with_stream(call, |state, stream| {
             let (id, data) = (HttpStreamId(id as u64), bytes(data, length));
-            if !may_send(state, data.len()) {
-                return REFUSED;
-            }
-            i32::from(stream.send_http_stream_data(id, data, end == 1))
+            let result = stream.send_http_stream_data(id, data, end == 1);
+            sent(state, result)
         })
     }
 }
@@ -177,9 +170,10 @@ pub(super) unsafe extern "C" fn send_trailers(call: *mut CallState, id: f64) -> 
     // SAFETY: called by the SDK, with its call state.
     unsafe {
         with_stream(call, |state, stream| {
-            let sent = stream.send_http_stream_trailers(HttpStreamId(id as u64), &staged(state));
+            let id = HttpStreamId(id as u64);
+            let result = stream.send_http_stream_trailers(id, &staged(state));
             state.staged.clear();
-            i32::from(sent)
+            sent(state, result)
         })
     }
 }

@@ -180,10 +180,6 @@ impl Host for FakeHost {
         }
     }
 
-    fn receives_held(&self, _: Direction) -> bool {
-        false
-    }
-
     fn buffer_limit(&self) -> usize {
         self.limit
     }

@@ -174,6 +174,7 @@ pub(super) fn link_with_share(
             ..Permissions::all()
         }),
         logs: Arc::default(),
+        memory: Arc::default(),
     }
 }
 
