@@ -11,36 +11,10 @@ pub fn nearest<'a>(name: &str, candidates: impl Iterator<Item = &'a str>) -> Opt
     }
     candidates
         .filter(|candidate| candidate.len() <= LONGEST)
-        .map(|candidate| (distance(name.as_bytes(), candidate.as_bytes()), candidate))
+        .map(|candidate| (strsim::osa_distance(name, candidate), candidate))
         .filter(|(distance, candidate)| distance * 3 <= name.len().max(candidate.len()))
         .min_by_key(|(distance, _)| *distance)
         .map(|(_, candidate)| candidate)
-}
-
-/// Optimal string alignment distance.
-fn distance(one: &[u8], other: &[u8]) -> usize {
-    let mut before: Vec<usize> = Vec::new();
-    let mut last: Vec<usize> = (0..=other.len()).collect();
-    let at = |row: &[usize], index: usize| row.get(index).copied().unwrap_or(usize::MAX / 2);
-    for (row, byte) in one.iter().enumerate() {
-        let mut next = vec![row + 1];
-        for (column, candidate) in other.iter().enumerate() {
-            let replaced = at(&last, column) + usize::from(byte != candidate);
-            let mut least = replaced
-                .min(at(&last, column + 1) + 1)
-                .min(at(&next, column) + 1);
-            let swapped = column > 0
-                && row > 0
-                && other.get(column - 1) == Some(byte)
-                && one.get(row - 1) == Some(candidate);
-            if swapped {
-                least = least.min(at(&before, column - 1) + 1);
-            }
-            next.push(least);
-        }
-        before = std::mem::replace(&mut last, next);
-    }
-    at(&last, other.len())
 }
 
 #[cfg(test)]
@@ -56,7 +30,7 @@ mod tests {
         assert_eq!(near("get_hedaer"), Some("get_header"));
         assert_eq!(near("orders"), None);
         assert_eq!(near(""), None);
-        assert_eq!(distance(b"kitten", b"sitting"), 3);
-        assert_eq!(distance(b"ab", b"ba"), 1);
+        assert_eq!(strsim::osa_distance("kitten", "sitting"), 3);
+        assert_eq!(strsim::osa_distance("ab", "ba"), 1);
     }
 }
