@@ -61,7 +61,7 @@ pub struct Compiled {
     pub plan: Option<Plan>,
     /// All problems, by file, line and column.
     pub problems: Vec<Problem>,
-    /// What is probably wrong, and keeps no gateway from serving, by file, line and column.
+    /// Warnings by file, line and column: probable mistakes with which the gateway serves all the same.
     pub warnings: Vec<Problem>,
     /// Every path whose change can change the outcome: files that were read, folders of plugins and of
     /// `include` patterns, files that are missing. Sorted.

@@ -192,8 +192,8 @@ impl Rule {
 /// Beginning of the names of headers by which Envoy and its users talk.
 const PROXY_PREFIX: &[u8; 8] = b"x-envoy-";
 
-/// Headers that begin with `x-envoy-` and that Envoy only reports with: it does nothing else where a request has them on its way
-/// to an upstream. Scripts that pass a client's headers on have some of them.
+/// Headers that begin with `x-envoy-` and that Envoy only reports with: it does nothing else where a request has them on
+/// its way to an upstream. Scripts that pass a client's headers on have some of them.
 pub const REPORTING_HEADERS: [&str; 13] = [
     "x-envoy-attempt-count",
     "x-envoy-downstream-service-cluster",

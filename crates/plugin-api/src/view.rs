@@ -97,7 +97,7 @@ pub(crate) struct View<'a, H: Host> {
     pub(crate) body: Option<BodyView>,
     pub(crate) waits: &'a mut Waits,
     pub(crate) changes: &'a mut Changes,
-    /// What the stream's plugins made the proxy keep.
+    /// Memory reservations of the stream's plugins.
     pub(crate) memory: &'a mut StreamMemory,
     /// Bytes that the call has put into a body and not taken out again.
     pub(crate) grown: usize,

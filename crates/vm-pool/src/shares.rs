@@ -306,10 +306,10 @@ impl ShareAccount {
     #[inline]
     pub fn wait(&self, worker: usize) -> Option<Duration> {
         let cell = self.cells.get(worker)?;
-        let quiet = cell.own.0.load(Ordering::Relaxed)
+        let charged = cell.own.0.load(Ordering::Relaxed)
             | cell.calls.0.load(Ordering::Relaxed)
             | cell.long_until.load(Ordering::Relaxed);
-        if quiet == 0 {
+        if charged == 0 {
             return None;
         }
         let now = now();

@@ -28,7 +28,7 @@ impl Drive {
         matches!(self, Self::Frames(_))
     }
 
-    /// What the upstream is asked for.
+    /// Path that the echo service behind the route is asked for.
     pub(super) fn echo_path(self) -> &'static str {
         match self {
             Self::Reset(_) => "/delay/2000",
@@ -47,6 +47,7 @@ pub(super) struct Attacker {
     pub(super) code: Code,
     /// More of its entry in `outrider.yaml`, each item beginning with a comma.
     pub(super) settings: &'static str,
+    /// How its clients send.
     pub(super) drive: Drive,
     /// Its clients; 0 for a plugin that needs no requests.
     pub(super) clients: usize,
@@ -79,25 +80,35 @@ impl Attacker {
     }
 }
 
-/// Lua's `burn(ms)`, before the plugins that use it.
-const BURNER: &str = "
+/// A plugin in Lua that has `burn(ms)`.
+macro_rules! burning {
+    ($code:literal) => {
+        concat!(
+            "
 local now = envoy.time.monotonic
 local function burn(ms) local till = now() + ms while now() < till do end end
-return {
+",
+            $code
+        )
+    };
+}
+
+const BURNER: &str = burning!(
+    "return {
     version = 'v2',
     on_request_header = function() while true do burn(12) envoy.sleep(1) end end,
-}";
+}"
+);
 
-const SLOW_START: &str = "
-local kept = {}
-local now = envoy.time.monotonic
-local function burn(ms) local till = now() + ms while now() < till do end end
+const SLOW_START: &str = burning!(
+    "local kept = {}
 burn(800)
 return {
     version = 'v2',
     on_configure = function() burn(800) end,
     on_request_header = function() while true do kept[#kept + 1] = ('x'):rep(20000) .. #kept end end,
-}";
+}"
+);
 
 fn lua(name: &'static str, about: &'static str, code: &'static str) -> Attacker {
     Attacker {
@@ -337,10 +348,7 @@ end",
             ..lua(
                 "at-once",
                 "0.4 ms for each of 1,500 requests that come at once on one connection",
-                "
-local now = envoy.time.monotonic
-local function burn(ms) local till = now() + ms while now() < till do end end
-return { version = 'v2', on_request_header = function() burn(0.4) end }",
+                burning!("return { version = 'v2', on_request_header = function() burn(0.4) end }"),
             )
         },
         Attacker {
@@ -350,10 +358,7 @@ return { version = 'v2', on_request_header = function() burn(0.4) end }",
             ..lua(
                 "reset",
                 "0.4 ms in `on_log` for each of 300 streams that end at once",
-                "
-local now = envoy.time.monotonic
-local function burn(ms) local till = now() + ms while now() < till do end end
-return { version = 'v2', on_log = function() burn(0.4) end }",
+                burning!("return { version = 'v2', on_log = function() burn(0.4) end }"),
             )
         },
         Attacker {

@@ -27,7 +27,7 @@ pub(super) struct Clients {
     thread: std::thread::JoinHandle<()>,
 }
 
-/// What the clients of one attacker got.
+/// Answers that the clients of one attacker received, by status.
 #[derive(Debug, Default)]
 pub(super) struct Counts {
     pub(super) requests: AtomicU64,

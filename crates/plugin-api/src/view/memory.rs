@@ -40,7 +40,7 @@ impl<H: Host> View<'_, H> {
         Ok(reserved.inspect_err(|exceeded| self.log_exceeded(*exceeded))?)
     }
 
-    /// Logs that the plugin's account is full: guests of Wasm are told no more than a status.
+    /// Logs a refusal by the plugin's memory account, of which Wasm guests receive only a status.
     #[cold]
     pub(super) fn log_exceeded(&self, exceeded: MemoryExceeded) {
         let account = &self.called.memory;

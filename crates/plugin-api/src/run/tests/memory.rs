@@ -1,4 +1,4 @@
-//! What plugins make the proxy keep, over all their streams, is within the memory account of the plugin.
+//! Memory accounts: bytes that the proxy keeps for a plugin over all streams stay within its limit.
 
 use std::sync::{Arc, Mutex};
 

@@ -76,9 +76,9 @@ fn call_over_share_for_too_long_gets_the_failure_policy() {
     }
 }
 
-#[test]
-fn patience_is_for_all_calls_of_one_plugin_on_one_stream() {
-    // Over the share at every other question: each call waits once.
+/// A stream whose plugin is over its share at every other question, so that each call waits once, for 50 ms; the request's
+/// headers have done so.
+fn each_call_waits_once() -> Wire {
     let asked = AtomicU64::new(0);
     let share = move || {
         let odd = asked.fetch_add(1, Ordering::Relaxed).is_multiple_of(2);
@@ -90,6 +90,12 @@ fn patience_is_for_all_calls_of_one_plugin_on_one_stream() {
     let mut wire = Wire::new(vec![link]);
     wire.headers(Direction::Request, HEADERS, false);
     while wire.fire() {}
+    wire
+}
+
+#[test]
+fn patience_is_for_all_calls_of_one_plugin_on_one_stream() {
+    let mut wire = each_call_waits_once();
     // The headers have waited once.
     for _ in 1..SHARE_PATIENCE.as_millis() / 50 {
         wire.body(Direction::Request, b"x", false);
@@ -103,17 +109,7 @@ fn patience_is_for_all_calls_of_one_plugin_on_one_stream() {
 
 #[test]
 fn patience_comes_back_while_nothing_waits() {
-    let asked = AtomicU64::new(0);
-    let share = move || {
-        let odd = asked.fetch_add(1, Ordering::Relaxed).is_multiple_of(2);
-        odd.then_some(Duration::from_millis(50))
-    };
-    let link = link_with_share(FailureAction::Closed, streaming(), share, |_, _| {
-        Ok(Decision::Continue)
-    });
-    let mut wire = Wire::new(vec![link]);
-    wire.headers(Direction::Request, HEADERS, false);
-    while wire.fire() {}
+    let mut wire = each_call_waits_once();
     for _ in 0..100 {
         wire.host.nanos += 500_000_000;
         wire.body(Direction::Request, b"x", false);
