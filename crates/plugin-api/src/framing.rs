@@ -83,6 +83,14 @@ impl Rule {
     /// The rule for a header's name.
     #[inline]
     pub(crate) fn of(name: &[u8]) -> Self {
+        // Most headers that plugins write begin so, and no known one but those of the router does.
+        if name.first().is_some_and(|first| first | 0x20 == b'x') {
+            return router_header(name);
+        }
+        Self::by_length(name)
+    }
+
+    fn by_length(name: &[u8]) -> Self {
         let is = |known: &str| name.eq_ignore_ascii_case(known.as_bytes());
         match name.len() {
             2 if is("te") => Self::Connection("te"),
@@ -100,12 +108,8 @@ impl Rule {
             14 if is("content-length") => Self::Length,
             16 if is("proxy-connection") => Self::Connection("proxy-connection"),
             17 if is("transfer-encoding") => Self::Connection("transfer-encoding"),
-            // For each value Envoy's router makes statistics that are never freed.
-            30 if is("x-envoy-upstream-alt-stat-name") => {
-                Self::Connection("x-envoy-upstream-alt-stat-name")
-            }
             _ if name.first() == Some(&b':') => Self::UnknownPseudo,
-            _ => router_header(name).map_or(Self::Plain, Self::Router),
+            _ => Self::Plain,
         }
     }
 
@@ -232,16 +236,22 @@ const ROUTER_HEADERS: [&str; 18] = [
     "x-envoy-upstream-rq-timeout-ms",
 ];
 
-/// Returns the name of a request header that steers the proxy's router: each that begins with `x-envoy-` and is not
-/// known to only report, so that those of Envoys to come are among them.
+/// For each value of this header Envoy's router makes statistics that are never freed.
+const ALT_STAT_NAME: &str = "x-envoy-upstream-alt-stat-name";
+
+/// The rule for a header that begins with `x`. Each that begins with `x-envoy-` and is not known to only report steers
+/// the router, so that those of Envoys to come are among them.
 #[inline]
-pub(crate) fn router_header(name: &[u8]) -> Option<&'static str> {
+fn router_header(name: &[u8]) -> Rule {
+    let Some(prefix) = name.first_chunk() else {
+        return Rule::Plain;
+    };
     // All eight bytes at once: most names end here. What is another prefix after all is told apart by `steering`.
-    let prefix = u64::from_le_bytes(*name.first_chunk()?);
+    let prefix = u64::from_le_bytes(*prefix);
     if prefix | LOWERCASE == u64::from_le_bytes(*PROXY_PREFIX) {
         steering(name)
     } else {
-        None
+        Rule::Plain
     }
 }
 
@@ -249,17 +259,18 @@ pub(crate) fn router_header(name: &[u8]) -> Option<&'static str> {
 const LOWERCASE: u64 = 0x2020_2020_2020_2020;
 
 #[cold]
-fn steering(name: &[u8]) -> Option<&'static str> {
+fn steering(name: &[u8]) -> Rule {
     let is = |known: &&&str| name.eq_ignore_ascii_case(known.as_bytes());
-    let prefix = name.first_chunk::<8>()?;
-    if !prefix.eq_ignore_ascii_case(PROXY_PREFIX) {
-        return None;
+    let has_prefix =
+        (name.first_chunk::<8>()).is_some_and(|prefix| prefix.eq_ignore_ascii_case(PROXY_PREFIX));
+    if !has_prefix || REPORTING_HEADERS.iter().any(|known| is(&known)) {
+        return Rule::Plain;
     }
-    if REPORTING_HEADERS.iter().any(|known| is(&known)) {
-        return None;
+    if is(&&ALT_STAT_NAME) {
+        return Rule::Connection(ALT_STAT_NAME);
     }
     let known = ROUTER_HEADERS.iter().find(is);
-    Some(known.map_or("x-envoy-…", |known| *known))
+    Rule::Router(known.map_or("x-envoy-…", |known| *known))
 }
 
 /// The number of a `content-length`, or `None` if the value is no decimal number.
@@ -355,6 +366,9 @@ fn holds_break(value: &[u8]) -> bool {
         let (words, _) = value.as_chunks::<8>();
         words.iter().any(|word| breaks(u64::from_le_bytes(*word)))
             || breaks(u64::from_le_bytes(*last))
+    } else if let (Some(first), Some(last)) = (value.first_chunk(), value.last_chunk()) {
+        let [first, last] = [first, last].map(|half| u64::from(u32::from_le_bytes(*half)));
+        breaks(first | last << 32)
     } else {
         value.iter().any(|byte| matches!(byte, 0 | b'\r' | b'\n'))
     }

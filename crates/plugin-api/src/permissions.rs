@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::callout::CalloutFailure;
-use crate::framing::{HeaderError, router_header};
+use crate::framing::{HeaderError, Rule};
 use crate::nearest::nearest;
 use crate::stream::{FilterStateError, FilterStateKind};
 
@@ -126,7 +126,10 @@ impl Permissions {
         if self.router_headers {
             return Ok(());
         }
-        let steers = headers.iter().find_map(|(name, _)| router_header(name));
+        let steers = headers.iter().find_map(|(name, _)| match Rule::of(name) {
+            Rule::Router(known) => Some(known),
+            _ => None,
+        });
         match steers {
             Some(name) => Err(CalloutFailure::BadHeader(HeaderError::Router(name))),
             None => Ok(()),

@@ -26,9 +26,16 @@ const REFUSED_HEADER: i32 = -8;
 fn changed(state: &mut CallState, result: Result<(), HeaderError>) -> i32 {
     match result {
         Ok(()) => 1,
-        Err(HeaderError::Absent) => 0,
-        Err(HeaderError::Unsendable) => UNSENDABLE,
-        Err(refused) => {
+        Err(refused) => not_changed(state, &refused),
+    }
+}
+
+#[cold]
+fn not_changed(state: &mut CallState, refused: &HeaderError) -> i32 {
+    match refused {
+        HeaderError::Absent => 0,
+        HeaderError::Unsendable => UNSENDABLE,
+        refused => {
             show_text(state, &refused.to_string());
             REFUSED_HEADER
         }
