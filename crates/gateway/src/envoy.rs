@@ -155,7 +155,19 @@ fn source(layout: &Layout, file: &str) -> Value {
     })
 }
 
-/// Options of HTTP/2 for connections of clients and to upstreams. A peer sends no more of a stream than its window
+/// Options of HTTP/2 for connections of clients: a client that has more to ask waits, or opens another connection, so
+/// that what it causes at once is one connection's part of an event loop. The number is that of Envoy's
+/// [guide to proxies at the edge](https://www.envoyproxy.io/docs/envoy/latest/configuration/best_practices/edge).
+fn downstream_http2_options(plan: &Plan) -> Value {
+    const STREAMS: u32 = 100;
+    let mut options = http2_options(plan);
+    if let Value::Object(options) = &mut options {
+        options.insert("max_concurrent_streams".to_owned(), STREAMS.into());
+    }
+    options
+}
+
+/// Options of HTTP/2 for connections to upstreams, too. A peer sends no more of a stream than its window
 /// while the stream is held back: Envoy's default of 16 MiB would let each stream of a plugin that waits keep that much,
 /// whatever `body_limit` says.
 fn http2_options(plan: &Plan) -> Value {

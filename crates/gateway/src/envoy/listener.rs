@@ -11,7 +11,7 @@
 use serde_json::{Value, json};
 
 use super::{
-    Layout, RDS_FILE, ROUTE_CONFIGURATION, certificate, filter, http2_options, route,
+    Layout, RDS_FILE, ROUTE_CONFIGURATION, certificate, downstream_http2_options, filter, route,
     socket_address, source, typed,
 };
 use crate::plan::{AccessLog, ClientCertificate, Listener, ListenerTls, Plan, Protocols};
@@ -102,7 +102,7 @@ fn connection_manager(plan: &Plan, listener: &Listener, routes: &Routes<'_>) -> 
     set("request_headers_timeout", "10s".into());
     // Envoy drops the trailers of HTTP/1.1 unless told otherwise.
     set("http_protocol_options", json!({ "enable_trailers": true }));
-    set("http2_protocol_options", http2_options(plan));
+    set("http2_protocol_options", downstream_http2_options(plan));
     if let Some(log) = &plan.access_log {
         set("access_log", json!([access_log(log)]));
     }
