@@ -6,6 +6,9 @@
 //! sent ([`crate::open_loop`]). Figures are compared with the baseline of the same run, because machines differ; a
 //! lane that goes to the upstream directly shows how far the machine alone was slower in a phase.
 //!
+//! Clients that send all they can at once (`--only frames,at-once,reset`) cost a gateway without plugins time, too, so
+//! theirs send the same in the baseline, to the same routes without plugins: what is judged is what the plugins add.
+//!
 //! The trap: attackers' clients need CPU time, too. They run on one thread of their own, and wait for their answers.
 
 mod attackers;
@@ -328,6 +331,11 @@ async fn attack(
         RATE * 4,
         duration.as_secs()
     )?;
+    let floods: Vec<Attacker> = (attackers.iter())
+        .filter(|attacker| attacker.drive.is_flood())
+        .cloned()
+        .collect();
+    let without_plugins = Clients::start(&floods, gateway.listen)?;
     // Pools, caches and connections settle before anything is judged.
     tokio::time::sleep(Duration::from_secs(2)).await;
     let began = Instant::now();
@@ -344,6 +352,7 @@ async fn attack(
     let (loading, from) = (Instant::now(), up.log_size());
     gateway.write(attackers)?;
     wait_applied(gateway, up, from, loading).await?;
+    without_plugins.stop();
     let clients = Clients::start(attackers, gateway.listen)?;
     report.end_phase(Phase::Loading, began, Instant::now());
     let result = phase(up, envoy, gateway, began, fifth * 3, &mut samples).await;

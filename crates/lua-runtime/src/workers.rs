@@ -231,10 +231,10 @@ impl Core {
         account.is_none_or(|account| account.may_log(worker))
     }
 
-    /// Charges a call of any length to the plugin's share of a worker.
+    /// Charges a call of the log phase to the plugin's share of a worker.
     pub(crate) fn charge(&self, worker: usize, cost: Duration) {
         if let Some(account) = &self.shared.account {
-            account.charge_call(worker, cost);
+            account.charge_log(worker, cost);
         }
     }
 

@@ -281,7 +281,7 @@ pub trait ConfiguredPlugin: Send + Sync + Debug {
         self.wait_for_share(worker).is_none()
     }
 
-    /// Charges a call that took so long to the CPU share of calls of any length.
+    /// Charges a call of the log phase that took so long to the CPU share of calls of any length.
     fn charge(&self, _worker: usize, _cost: Duration) {}
 
     /// Whether response handlers are called on a stream whose request headers the plugin was not given: the proxy

@@ -1,8 +1,8 @@
-//! The watchdog: one thread per process that ends calls whose time budget is used up, and charges calls to
-//! their plugin's CPU share: long ones for what they use, and short ones in sum, by how often they are met.
+//! The watchdog: one thread per process that ends calls whose time budget is used up, charges long calls to
+//! their plugin's CPU share, and has short calls metered for some time when it meets one.
 //!
-//! A worker numbers its calls into a VM ([`CallSlot::begin`], [`CallSlot::end`]) and reads no clock. While
-//! calls come, the watchdog looks at all slots each [`TICK`]; a call's time begins when its number is seen
+//! A worker numbers its calls into a VM ([`CallSlot::begin`], [`CallSlot::end`]) and reads no clock, unless they are
+//! metered. While calls come, the watchdog looks at all slots each [`TICK`]; a call's time begins when its number is seen
 //! first. When no call was seen for a while the thread parks, and the next call wakes it.
 //!
 //! Time is CPU time of the worker's thread, not wall-clock time: a thread that a busy machine does not let
@@ -19,7 +19,7 @@ use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 
-use crate::shares::ShareAccount;
+use crate::shares::{MeteredUntil, ShareAccount};
 
 /// Interval between two looks at the slots.
 pub(crate) const TICK: Duration = Duration::from_millis(2);
@@ -93,6 +93,10 @@ pub struct CallSlot {
     account: Option<Arc<ShareAccount>>,
     /// The call is charged by its worker, from its beginning to its end.
     charged_in_full: AtomicBool,
+    /// Until when calls are metered ([`MeteredUntil`]); 0: they are not.
+    metered_until: AtomicU64,
+    /// When the call that runs, and is metered, began; 0: it is not. Only the VM's user writes it.
+    metered_from: AtomicU64,
 }
 
 /// What the watchdog keeps of the call that it saw last.
@@ -110,8 +114,6 @@ struct Seen {
     sample: Option<(u64, u64)>,
     /// The call that was charged last, and the CPU time of its thread up to which it was charged.
     charged: Option<(u64, u64)>,
-    /// CPU time of its thread when a look found any call of the VM running.
-    met: Option<u64>,
 }
 
 /// What one look at a slot saw.
@@ -140,6 +142,8 @@ impl CallSlot {
             clocks,
             account,
             charged_in_full: AtomicBool::new(false),
+            metered_until: AtomicU64::new(0),
+            metered_from: AtomicU64::new(0),
         }
     }
 
@@ -199,6 +203,32 @@ impl CallSlot {
         if watchdog.parked.load(Ordering::SeqCst) && watchdog.parked.swap(false, Ordering::SeqCst) {
             watchdog.unpark();
         }
+        if self.metered_until.load(Ordering::Relaxed) != 0 {
+            self.begin_metered();
+        }
+    }
+
+    #[cold]
+    fn begin_metered(&self) {
+        if self.charged_in_full.load(Ordering::Relaxed) {
+            return;
+        }
+        match MeteredUntil(self.metered_until.load(Ordering::Relaxed)).begin() {
+            Some(now) => self.metered_from.store(now, Ordering::Relaxed),
+            // A look that comes in between is lost; the next one is not.
+            None => self.metered_until.store(0, Ordering::Relaxed),
+        }
+    }
+
+    #[cold]
+    fn end_metered(&self) {
+        let began = self.metered_from.swap(0, Ordering::Relaxed);
+        let worker = self.worker.load(Ordering::Relaxed);
+        if let Some(account) = &self.account
+            && worker != NO_WORKER
+        {
+            account.charge_metered(worker, began);
+        }
     }
 
     /// Ends the call; called on the call's own thread. After it returns, the VM is not interrupted until
@@ -208,6 +238,9 @@ impl CallSlot {
     /// The call was interrupted because it was over its time budget.
     #[inline]
     pub fn end(&self) -> Result<(), Overrun> {
+        if self.metered_from.load(Ordering::Relaxed) != 0 {
+            self.end_metered();
+        }
         if self.call.swap(IDLE, Ordering::AcqRel) != OVERDUE {
             return Ok(());
         }
@@ -239,8 +272,8 @@ impl CallSlot {
     }
 
     /// Looks at the VM, and interrupts its call if that has used up its budget. `now` is in nanoseconds
-    /// of the watchdog's clock; `passed` is the time since the look before.
-    fn look(&self, now: impl Fn() -> u64, passed: Duration) -> Sight {
+    /// of the watchdog's clock.
+    fn look(&self, now: impl Fn() -> u64) -> Sight {
         let call = self.call.load(Ordering::SeqCst);
         if call == IDLE {
             return Sight::Idle;
@@ -248,7 +281,7 @@ impl CallSlot {
         let mut seen = self.seen();
         let cpu = self.clocks.cpu_time(self.clock.load(Ordering::Relaxed));
         seen.sample = cpu.map(|cpu| (self.last.load(Ordering::Relaxed), cpu));
-        self.charge_meeting(&mut seen, cpu, passed);
+        self.meter();
         if call != OVERDUE && !self.is_over_budget(&mut seen, call, cpu, now()) {
             return Sight::Running;
         }
@@ -288,20 +321,14 @@ impl CallSlot {
         }
     }
 
-    /// Charges the plugin for being met at work, whatever the length of its call: for the time since the look before,
-    /// or the CPU time that the worker used since then, if that is less. A plugin that is at work for a part of the
-    /// time is met in that part of all looks.
-    fn charge_meeting(&self, seen: &mut Seen, cpu: Option<u64>, passed: Duration) {
-        let used = cpu
-            .zip(seen.met)
-            .map(|(now, then)| now.saturating_sub(then));
-        seen.met = cpu;
+    /// Has the plugin's calls metered from now on for some time: it is at work.
+    fn meter(&self) {
         let worker = self.worker.load(Ordering::Relaxed);
         if let Some(account) = &self.account
             && worker != NO_WORKER
         {
-            let used = used.map_or(passed, Duration::from_nanos);
-            account.charge_call(worker, used.min(passed));
+            let MeteredUntil(until) = account.meter(worker);
+            self.metered_until.store(until, Ordering::Relaxed);
         }
     }
 
@@ -377,8 +404,8 @@ impl Watchdog {
         }
     }
 
-    /// Looks at all slots. Returns those in which a call runs. `passed`: the time since the look before.
-    fn look(&self, passed: Duration) -> Vec<Arc<CallSlot>> {
+    /// Looks at all slots. Returns those in which a call runs.
+    fn look(&self) -> Vec<Arc<CallSlot>> {
         // The list is not locked while a slot is looked at: a plugin that is loaded on another thread
         // does not wait for an interrupt.
         let slots: Vec<_> = {
@@ -392,18 +419,15 @@ impl Watchdog {
         let now = || self.began.elapsed().as_nanos() as u64;
         slots
             .into_iter()
-            .filter(|slot| slot.look(now, passed) == Sight::Running)
+            .filter(|slot| slot.look(now) == Sight::Running)
             .collect()
     }
 }
 
 fn run(watchdog: &Watchdog) {
     let mut idle = 0;
-    let mut looked = Instant::now();
     loop {
-        let now = Instant::now();
-        let running = watchdog.look(now.duration_since(looked));
-        looked = now;
+        let running = watchdog.look();
         if running.is_empty() {
             idle += 1;
             if idle < IDLE_TICKS {
@@ -422,14 +446,13 @@ fn run(watchdog: &Watchdog) {
         // Announce the pause first, look again, then park: a call that began in between is seen by that
         // look, or sees that it has to wake this thread.
         watchdog.parked.store(true, Ordering::SeqCst);
-        if watchdog.look(Duration::ZERO).is_empty() {
+        if watchdog.look().is_empty() {
             while watchdog.parked.load(Ordering::SeqCst) {
                 std::thread::park();
             }
         } else {
             watchdog.parked.store(false, Ordering::SeqCst);
         }
-        looked = Instant::now();
         idle = 0;
     }
 }

@@ -17,13 +17,18 @@ pub(super) enum Drive {
     InTurn,
     /// A body of so many HTTP/2 DATA frames of one byte, all at once.
     Frames(usize),
-    /// So many requests at once on one HTTP/2 connection.
+    /// So many requests at once, on as few HTTP/2 connections as the gateway allows.
     AtOnce(usize),
-    /// So many requests at once on one HTTP/2 connection, which closes while all of them wait for the upstream.
+    /// The same, and the connections close while all requests wait for the upstream.
     Reset(usize),
 }
 
 impl Drive {
+    /// Whether a client sends more at once than one request.
+    pub(super) fn is_flood(self) -> bool {
+        self != Self::InTurn
+    }
+
     pub(super) fn has_body(self) -> bool {
         matches!(self, Self::Frames(_))
     }
@@ -51,7 +56,8 @@ pub(super) struct Attacker {
     pub(super) drive: Drive,
     /// Its clients; 0 for a plugin that needs no requests.
     pub(super) clients: usize,
-    /// Pause of a client after each answer, in milliseconds.
+    /// Pause of a client after each answer, in milliseconds; of a client that floods, from the beginning of a flood to that
+    /// of the next.
     pub(super) pause_ms: u64,
     /// Bytes of a request's body.
     pub(super) body: usize,
@@ -328,7 +334,7 @@ return { version = 'v2', on_request_header = fail, on_response_header = fail, on
         Attacker {
             drive: Drive::Frames(3000),
             clients: 1,
-            pause_ms: 100,
+            pause_ms: 2000,
             ..lua(
                 "frames",
                 "0.4 ms for each of 3,000 frames that come at once",
@@ -344,17 +350,17 @@ end",
         Attacker {
             drive: Drive::AtOnce(1500),
             clients: 1,
-            pause_ms: 100,
+            pause_ms: 1000,
             ..lua(
                 "at-once",
-                "0.4 ms for each of 1,500 requests that come at once on one connection",
+                "0.4 ms for each of 1,500 requests that come at once",
                 burning!("return { version = 'v2', on_request_header = function() burn(0.4) end }"),
             )
         },
         Attacker {
             drive: Drive::Reset(300),
             clients: 1,
-            pause_ms: 100,
+            pause_ms: 500,
             ..lua(
                 "reset",
                 "0.4 ms in `on_log` for each of 300 streams that end at once",

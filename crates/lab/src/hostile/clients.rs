@@ -17,6 +17,8 @@ use crate::client::{Connection, Target};
 
 /// Time for an answer to an attacker.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// Streams that the gateway allows at once on one connection.
+const STREAMS: usize = 100;
 /// Time for which the streams of [`Drive::Reset`] are open, so that each has begun.
 const OPEN: Duration = Duration::from_millis(300);
 
@@ -139,34 +141,42 @@ async fn client(
     }
 }
 
-/// A client that opens an HTTP/2 connection, does all it can at once on it, and closes it.
+/// A client that does all it can at once, again and again.
 async fn flood(
     attacker: Attacker,
     address: SocketAddr,
     counts: Arc<Counts>,
     stopped: Arc<AtomicBool>,
 ) {
+    let mut next = tokio::time::interval(Duration::from_millis(attacker.pause_ms));
+    next.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     while !stopped.load(Ordering::Relaxed) {
+        next.tick().await;
         if flood_once(&attacker, address, &counts).await.is_err() {
             counts.add(0);
         }
-        tokio::time::sleep(Duration::from_millis(attacker.pause_ms)).await;
     }
 }
 
+/// Opens HTTP/2 connections, sends all at once on them, and closes them.
 async fn flood_once(
     attacker: &Attacker,
     address: SocketAddr,
     counts: &Arc<Counts>,
 ) -> anyhow::Result<()> {
-    let socket = TcpStream::connect(address).await?;
-    let (mut sender, connection) = h2::client::handshake(socket).await?;
-    // Ends with the task that floods, which is when the socket closes.
-    let mut tasks = JoinSet::new();
-    tasks.spawn(async move {
-        drop(connection.await);
-        None
-    });
+    let streams = match attacker.drive {
+        Drive::InTurn | Drive::Frames(_) => 1,
+        Drive::AtOnce(streams) | Drive::Reset(streams) => streams,
+    };
+    // The sockets close with these tasks.
+    let mut connections = JoinSet::new();
+    let mut senders = Vec::new();
+    for _ in 0..streams.div_ceil(STREAMS) {
+        let socket = TcpStream::connect(address).await?;
+        let (sender, connection) = h2::client::handshake(socket).await?;
+        connections.spawn(connection);
+        senders.push(sender.ready().await?);
+    }
     let request = http::Request::builder()
         .method(if attacker.drive.has_body() {
             "POST"
@@ -180,41 +190,31 @@ async fn flood_once(
         ))
         .header("x-echo-path", attacker.drive.echo_path())
         .body(())?;
-    match attacker.drive {
-        Drive::InTurn => {}
-        Drive::Frames(frames) => {
-            counts.add(send_frames(sender.ready().await?, request, frames).await?);
-        }
-        Drive::AtOnce(streams) | Drive::Reset(streams) => {
-            for _ in 0..streams {
-                // Waits while the gateway allows no more streams at once.
-                sender = tokio::time::timeout(PATIENCE, sender.ready()).await??;
-                let (answer, _) = sender.send_request(request.clone(), true)?;
-                tasks.spawn(
-                    async move { Some(answer.await.map(|answer| answer.status().as_u16())) },
-                );
-            }
-            if let Drive::Reset(_) = attacker.drive {
-                tokio::time::sleep(OPEN).await;
-                counts.add(0);
-                return Ok(());
-            }
-            let all = async {
-                let mut left = streams;
-                while left > 0
-                    && let Some(done) = tasks.join_next().await
-                {
-                    if let Some(answer) = done? {
-                        counts.add(answer.unwrap_or(0));
-                        left -= 1;
-                    }
-                }
-                anyhow::Ok(())
-            };
-            tokio::time::timeout(PATIENCE, all).await??;
-        }
+    if let (Drive::Frames(frames), Some(sender)) = (attacker.drive, senders.pop()) {
+        counts.add(send_frames(sender, request, frames).await?);
+        return Ok(());
     }
-    Ok(())
+    let mut answers = JoinSet::new();
+    let mut left = streams;
+    for sender in &mut senders {
+        for _ in 0..left.min(STREAMS) {
+            let (answer, _) = sender.send_request(request.clone(), true)?;
+            answers.spawn(async move { answer.await.map(|answer| answer.status().as_u16()) });
+        }
+        left = left.saturating_sub(STREAMS);
+    }
+    if let Drive::Reset(_) = attacker.drive {
+        tokio::time::sleep(OPEN).await;
+        counts.add(0);
+        return Ok(());
+    }
+    tokio::time::timeout(PATIENCE, async {
+        while let Some(answer) = answers.join_next().await {
+            counts.add(answer?.unwrap_or(0));
+        }
+        anyhow::Ok(())
+    })
+    .await?
 }
 
 /// Sends a body in so many frames of one byte, and returns the status of the answer.

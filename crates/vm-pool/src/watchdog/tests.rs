@@ -53,7 +53,7 @@ impl Test {
     }
 
     fn look(&self, now: u64) -> Sight {
-        self.slot.look(|| now, Duration::ZERO)
+        self.slot.look(|| now)
     }
 
     fn interrupts(&self) -> u32 {
@@ -169,38 +169,79 @@ fn long_call_is_charged_for_all_it_used_however_late_the_watchdog_comes() {
     assert!(wait > Duration::from_millis(150), "{wait:?}");
 }
 
+/// Keeps the thread at work for as long as the meter charges for one call.
+fn spin() {
+    let began = Instant::now();
+    while began.elapsed() < SAMPLE {}
+}
+
 #[test]
-fn short_calls_are_charged_by_how_often_they_are_met() {
+fn short_calls_are_metered_once_one_was_met_at_work() {
     let account = ShareAccount::of("watchdog-test-4", 20, 7).unwrap();
     let test = Test::new(Some(Arc::clone(&account)));
     test.slot.set_worker(6);
-    let look = |passed| test.slot.look(|| 0, passed);
-    let meet = |used: u64| {
-        for _ in 0..4 {
-            test.slot.begin(BUDGET);
-            test.use_cpu(used / 4);
-            test.slot.end().unwrap();
-        }
+    let call = || {
         test.slot.begin(BUDGET);
-        assert_eq!(look(TICK), Sight::Running);
-        test.slot.charge_sample();
+        spin();
         test.slot.end().unwrap();
     };
-    meet(0);
-    // A worker that was not let run, or had nothing to do, used no CPU.
-    for _ in 0..1000 {
-        meet(0);
-    }
-    assert_eq!(account.wait(6), None);
     // Nobody is met between calls.
-    test.use_cpu(1000 * MS);
-    assert_eq!(look(TICK), Sight::Idle);
-    assert_eq!(account.wait(6), None);
-    // Each charge counts for the time since the look before at most. All of it is at one moment for the account.
-    for _ in 0..100 {
-        meet(2 * MS);
+    for _ in 0..40 {
+        call();
+        assert_eq!(test.look(0), Sight::Idle);
     }
-    assert!(account.wait(6).unwrap() > Duration::from_millis(100));
+    assert_eq!(account.wait(6), None);
+    // What is met is metered from the next call on.
+    let began = Instant::now();
+    while account.wait(6).is_none() {
+        test.slot.begin(BUDGET);
+        assert_eq!(test.look(0), Sight::Running);
+        test.slot.charge_sample();
+        test.slot.end().unwrap();
+        for _ in 0..10 {
+            call();
+        }
+        assert!(began.elapsed() < Duration::from_secs(10));
+    }
+    // It ends by itself.
+    std::thread::sleep(Duration::from_millis(100));
+    assert_eq!(account.wait(6), None);
+    for _ in 0..40 {
+        call();
+    }
+    assert_eq!(account.wait(6), None);
+}
+
+#[test]
+fn metered_call_is_charged_for_no_more_than_a_short_one() {
+    let account = ShareAccount::of("watchdog-test-5", 20, 9).unwrap();
+    let test = Test::new(Some(Arc::clone(&account)));
+    test.slot.set_worker(8);
+    test.slot.begin(BUDGET);
+    test.look(0);
+    test.slot.end().unwrap();
+    test.slot.begin(BUDGET);
+    // The worker is not let run.
+    std::thread::sleep(Duration::from_millis(50));
+    test.slot.end().unwrap();
+    assert_eq!(account.wait(8), None);
+}
+
+#[test]
+fn call_that_is_charged_in_full_is_not_metered() {
+    let account = ShareAccount::of("watchdog-test-6", 20, 10).unwrap();
+    let test = Test::new(Some(Arc::clone(&account)));
+    test.slot.set_worker(9);
+    test.slot.set_charged_in_full(true);
+    for _ in 0..40 {
+        test.slot.begin(BUDGET);
+        test.look(0);
+        test.slot.end().unwrap();
+        test.slot.begin(BUDGET);
+        spin();
+        test.slot.end().unwrap();
+    }
+    assert_eq!(account.wait(9), None);
 }
 
 #[test]
@@ -209,7 +250,7 @@ fn vm_without_a_worker_is_not_charged() {
     let test = Test::new(Some(Arc::clone(&account)));
     for tick in 0..100 {
         test.slot.begin(BUDGET);
-        test.slot.look(|| tick, TICK);
+        test.slot.look(|| tick);
         test.use_cpu(MS);
         test.slot.charge_sample();
         test.slot.end().unwrap();
