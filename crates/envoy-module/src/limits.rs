@@ -76,8 +76,9 @@ impl Metrics for PluginDefiner<'_> {
         if !self.log_enabled(level) {
             return;
         }
-        match self.limits.logs().admit(message.len()) {
-            LogAdmission::Written => Definer.log(level, plugin, &log_line(message)),
+        let line = log_line(message);
+        match self.limits.logs().admit(line.len()) {
+            LogAdmission::Written => Definer.log(level, plugin, &line),
             LogAdmission::Dropped => {}
             LogAdmission::Reported(report) => Definer.log(LogLevel::Warn, plugin, &report),
         }

@@ -354,8 +354,9 @@ pub(crate) struct BudgetsForm {
     pub(crate) memory_mib: Field<Number<1, 1024>>,
     /// Per cent of one worker's CPU time over a short window. A plugin that used more waits, and then its
     /// streams get the failure policy for the cause `share`. Calls of less than half a millisecond that
-    /// requests cause are not counted. All plugins together may use 30, or the largest share that one has; with
-    /// short calls 50, or that share. A stream waits for a second at most. 100: no limit. Default: 20.
+    /// requests cause are not counted, and a callout beyond a stream's fourth counts as 0.15 ms. All plugins
+    /// together may use 30, or the largest share that one has; with short calls 50, or that share. A stream
+    /// waits for a second at most. 100: no limit. Default: 20.
     #[serde(default)]
     pub(crate) share: Field<Number<1, 100>>,
 }

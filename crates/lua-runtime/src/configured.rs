@@ -557,8 +557,12 @@ impl ConfiguredPlugin for LuaConfigured {
         self.core.may_log(worker)
     }
 
-    fn charge(&self, worker: usize, cost: Duration) {
-        self.core.charge(worker, cost);
+    fn charge_log(&self, worker: usize, cost: Duration) {
+        self.core.charge_log(worker, cost);
+    }
+
+    fn charge_callout(&self, worker: usize) {
+        self.core.charge_callout(worker);
     }
 
     fn end(&self, slot: Slot, worker: usize) {

@@ -38,14 +38,13 @@ const LARGEST_FILE: u64 = 256 * 1024 * 1024;
 
 /// Returns a line as it is written: cut, and with control characters escaped but for tabs.
 fn shown(line: &[u8]) -> Cow<'_, [u8]> {
-    let cut = line.get(..LINE_LIMIT).unwrap_or(line);
-    let rest = line.len() - cut.len();
     let is_escaped = |byte: &u8| byte.is_ascii_control() && *byte != b'\t';
-    if rest == 0 && !cut.iter().any(is_escaped) {
+    if line.len() <= LINE_LIMIT && !line.iter().any(is_escaped) {
         return Cow::Borrowed(line);
     }
-    let mut text = Vec::with_capacity(cut.len() + 64);
-    for byte in cut {
+    let mut text = Vec::with_capacity(line.len().min(LINE_LIMIT) + 64);
+    for (at, byte) in line.iter().enumerate() {
+        let length = text.len();
         match byte {
             b'\n' => text.extend_from_slice(b"\\n"),
             b'\r' => text.extend_from_slice(b"\\r"),
@@ -54,9 +53,12 @@ fn shown(line: &[u8]) -> Cow<'_, [u8]> {
             }
             byte => text.push(*byte),
         }
-    }
-    if rest > 0 {
-        text.extend_from_slice(format!(" ... ({rest} bytes more)").as_bytes());
+        if text.len() > LINE_LIMIT {
+            text.truncate(length);
+            let rest = line.len() - at;
+            text.extend_from_slice(format!(" ... ({rest} bytes more)").as_bytes());
+            break;
+        }
     }
     Cow::Owned(text)
 }

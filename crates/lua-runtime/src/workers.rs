@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicI32, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
+use outrider_plugin_api::CALLOUT_COST;
 use outrider_vm_pool::{
     CallSlot, MakeVm, Making, PooledVm, Progress, RestartBackoff, SpareVms, WorkerSlot, WorkerVms,
     request_vms,
@@ -232,9 +233,16 @@ impl Core {
     }
 
     /// Charges a call of the log phase to the plugin's share of a worker.
-    pub(crate) fn charge(&self, worker: usize, cost: Duration) {
+    pub(crate) fn charge_log(&self, worker: usize, cost: Duration) {
         if let Some(account) = &self.shared.account {
             account.charge_log(worker, cost);
+        }
+    }
+
+    /// Charges a callout to the plugin's share of a worker.
+    pub(crate) fn charge_callout(&self, worker: usize) {
+        if let Some(account) = &self.shared.account {
+            account.charge(worker, CALLOUT_COST);
         }
     }
 

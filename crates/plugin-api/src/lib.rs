@@ -70,4 +70,4 @@ pub use stream::{
     OverrideHostFallback, Scalar, Stream, Timing,
 };
 pub use view::{MOST_HEADER_BYTES, MOST_STATE_BYTES};
-pub use waits::MOST_UNDER_WAY;
+pub use waits::{CALLOUT_COST, MOST_UNDER_WAY};

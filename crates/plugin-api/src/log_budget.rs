@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{LazyLock, Mutex, PoisonError};
 use std::time::Instant;
 
-/// Longest line, in bytes, before what is escaped in it grows.
+/// Longest line, in bytes, with what is escaped in it; what says how much was cut comes on top.
 pub const LINE_LIMIT: usize = 8 * 1024;
 
 /// What a line costs beside its text: time stamp, level and name.
@@ -67,7 +67,7 @@ impl LogBudget {
             .store(u64::from(bytes_per_second), Ordering::Relaxed);
     }
 
-    /// Charges a line of `length` bytes. A line is written as long as the bucket is not empty, and may
+    /// Charges a line of `length` bytes, as it would be written. A line is written as long as the bucket is not empty, and may
     /// overdraw it.
     pub fn admit(&self, length: usize) -> LogAdmission {
         self.admit_at(length, now_ms())
@@ -94,8 +94,10 @@ impl LogBudget {
         state.at = state.at.max(now_ms);
         state.used = state.used.saturating_sub(passed.saturating_mul(rate));
         if state.used < rate * 1000 {
-            let cost = u64::try_from(length.min(LINE_LIMIT)).unwrap_or(u64::MAX) + LINE_COST;
-            state.used += cost * 1000;
+            let cost = u64::try_from(length)
+                .unwrap_or(u64::MAX)
+                .saturating_add(LINE_COST);
+            state.used = state.used.saturating_add(cost.saturating_mul(1000));
             return true;
         }
         state.dropped += 1;
@@ -137,17 +139,24 @@ impl Default for LogBudget {
     }
 }
 
-/// Returns a text as one line of a log: cut after [`LINE_LIMIT`] bytes, control characters and separators of
-/// lines escaped (`\n`, `\x1b`, `\u{2028}`), tabs kept. Backslashes stay as they are.
+/// Returns a text as one line of a log: control characters and separators of lines escaped (`\n`, `\x1b`, `\u{2028}`),
+/// tabs kept, and cut before it is longer than [`LINE_LIMIT`] bytes. Backslashes stay as they are.
 pub fn log_line(text: &str) -> Cow<'_, str> {
-    let cut = text.floor_char_boundary(LINE_LIMIT);
-    match text.get(..cut) {
-        Some(shown) if cut < text.len() => {
-            let rest = text.len() - cut;
-            Cow::Owned(format!("{} ... ({rest} bytes more)", escaped(shown)))
-        }
-        _ => escaped(text),
+    if text.len() <= LINE_LIMIT && !text.chars().any(is_escaped) {
+        return Cow::Borrowed(text);
     }
+    let mut line = String::with_capacity(text.len().min(LINE_LIMIT) + 64);
+    for (at, character) in text.char_indices() {
+        let length = line.len();
+        push_escaped(&mut line, character);
+        if line.len() > LINE_LIMIT {
+            line.truncate(length);
+            // Writing to a string cannot fail.
+            let _written = write!(line, " ... ({} bytes more)", text.len() - at);
+            break;
+        }
+    }
+    Cow::Owned(line)
 }
 
 /// Returns a text of any length without what [`log_line`] escapes.
@@ -157,20 +166,24 @@ pub fn escaped(text: &str) -> Cow<'_, str> {
     }
     let mut line = String::with_capacity(text.len() + 64);
     for character in text.chars() {
-        match character {
-            '\n' => line.push_str("\\n"),
-            '\r' => line.push_str("\\r"),
-            _ if is_escaped(character) && character.is_ascii() => {
-                // Writing to a string cannot fail.
-                let _written = write!(line, "\\x{:02x}", u32::from(character));
-            }
-            _ if is_escaped(character) => {
-                let _written = write!(line, "\\u{{{:x}}}", u32::from(character));
-            }
-            _ => line.push(character),
-        }
+        push_escaped(&mut line, character);
     }
     Cow::Owned(line)
+}
+
+fn push_escaped(line: &mut String, character: char) {
+    match character {
+        '\n' => line.push_str("\\n"),
+        '\r' => line.push_str("\\r"),
+        _ if is_escaped(character) && character.is_ascii() => {
+            // Writing to a string cannot fail.
+            let _written = write!(line, "\\x{:02x}", u32::from(character));
+        }
+        _ if is_escaped(character) => {
+            let _written = write!(line, "\\u{{{:x}}}", u32::from(character));
+        }
+        _ => line.push(character),
+    }
 }
 
 /// Control characters (C0, DEL, C1), Unicode's line and paragraph separators, and what changes the direction of
@@ -208,6 +221,20 @@ mod tests {
         );
         let odd = format!("a{}", "ü".repeat(LINE_LIMIT));
         assert!(log_line(&odd).starts_with("aü"));
+    }
+
+    #[test]
+    fn line_is_cut_by_the_length_that_it_is_written_with() {
+        for character in ["\0", "\n", "\u{202e}"] {
+            let text = character.repeat(LINE_LIMIT);
+            let line = log_line(&text);
+            assert!(line.len() <= LINE_LIMIT + 32, "{}", line.len());
+            assert!(line.ends_with(" bytes more)"));
+        }
+        let fits = "x".repeat(LINE_LIMIT - 1);
+        assert_eq!(log_line(&fits), fits);
+        let over = format!("{fits}\0");
+        assert_eq!(log_line(&over), format!("{fits} ... (1 bytes more)"));
     }
 
     #[test]

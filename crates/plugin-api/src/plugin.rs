@@ -282,7 +282,11 @@ pub trait ConfiguredPlugin: Send + Sync + Debug {
     }
 
     /// Charges a call of the log phase that took so long to the CPU share of calls of any length.
-    fn charge(&self, _worker: usize, _cost: Duration) {}
+    fn charge_log(&self, _worker: usize, _cost: Duration) {}
+
+    /// Charges [`CALLOUT_COST`](crate::CALLOUT_COST) to the plugin's CPU share: for a callout that a stream's plugin has
+    /// this worker of the proxy make beyond the first few.
+    fn charge_callout(&self, _worker: usize) {}
 
     /// Whether response handlers are called on a stream whose request headers the plugin was not given: the proxy
     /// answered before (a bad path, headers too large), or a plugin in front of it replied. The log phase comes in

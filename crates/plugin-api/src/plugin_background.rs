@@ -223,8 +223,9 @@ impl Background for PluginBackground {
         if !self.proxy.log_enabled(level) {
             return;
         }
-        match self.limits.logs.admit(message.len()) {
-            LogAdmission::Written => self.proxy.log(level, plugin, &log_line(message)),
+        let line = log_line(message);
+        match self.limits.logs.admit(line.len()) {
+            LogAdmission::Written => self.proxy.log(level, plugin, &line),
             LogAdmission::Dropped => {}
             LogAdmission::Reported(report) => self.proxy.log(LogLevel::Warn, plugin, &report),
         }

@@ -25,7 +25,7 @@ use crate::stream::{
     BodyError, FilterStateError, FilterStateKind, LogLevel, MetadataError, OverrideHostError,
     OverrideHostFallback, Scalar, Stream, Timing,
 };
-use crate::waits::{Starter, Waits};
+use crate::waits::{FREE_CALLOUTS, Starter, Waits};
 
 /// Part of a body: offsets into what is held back followed by what was just received. They stay
 /// true when the proxy moves the received part to the held one.
@@ -151,6 +151,15 @@ impl<H: Host> View<'_, H> {
             self.waits.room(self.link)
         } else {
             Err(CalloutFailure::StreamOver)
+        }
+    }
+
+    /// Charges a callout to the plugin's CPU share, unless it is one of the stream's first.
+    fn charge_callout(&mut self) {
+        if self.waits.count_callout(self.link) > FREE_CALLOUTS
+            && let Some(plugin) = &self.called.plugin
+        {
+            plugin.charge_callout(self.host.worker());
         }
     }
 
@@ -1064,6 +1073,7 @@ impl<H: Host> Stream for View<'_, H> {
         };
         let memory = self.reserve_request(request.headers, request.body)?;
         let id = self.host.start_callout(&request)?;
+        self.charge_callout();
         self.waits
             .add(WakeId::Callout(id), self.starter(), false, memory);
         Ok(id)
@@ -1086,6 +1096,7 @@ impl<H: Host> Stream for View<'_, H> {
         };
         let memory = self.reserve_request(request.headers, request.body)?;
         let id = self.host.start_http_stream(&request)?;
+        self.charge_callout();
         let sending = !request.end_of_stream;
         self.waits
             .add(WakeId::HttpStream(id), self.starter(), sending, memory);
@@ -1146,8 +1157,9 @@ impl<H: Host> Stream for View<'_, H> {
         if !self.host.log_enabled(level) {
             return;
         }
-        match self.called.logs.admit(message.len()) {
-            LogAdmission::Written => self.host.log(level, &self.called.name, &log_line(message)),
+        let line = log_line(message);
+        match self.called.logs.admit(line.len()) {
+            LogAdmission::Written => self.host.log(level, &self.called.name, &line),
             LogAdmission::Dropped => {}
             LogAdmission::Reported(report) => {
                 self.host.log(LogLevel::Warn, &self.called.name, &report);

@@ -6,6 +6,8 @@
 //! The trap: a callout cannot be taken back from the proxy. One whose outcome nobody wants any more stays
 //! in the list until it is over, so that it counts for the limit.
 
+use std::time::Duration;
+
 use smallvec::SmallVec;
 
 use crate::callout::{CalloutFailure, HttpStreamEvent, HttpStreamId, Wake, WakeId};
@@ -15,6 +17,10 @@ use crate::phase::Direction;
 
 /// Most callouts, timers and HTTP streams that one plugin may have pending on one stream.
 pub const MOST_UNDER_WAY: usize = 64;
+/// CPU time of the proxy that a callout is charged for: about what one costs, with a connection that is made for it.
+pub const CALLOUT_COST: Duration = Duration::from_micros(150);
+/// So many callouts of a plugin on a stream are not charged: what a request causes is not the plugin's.
+pub(crate) const FREE_CALLOUTS: u32 = 4;
 
 #[derive(Debug)]
 struct Started {
@@ -41,6 +47,8 @@ pub(crate) struct Starter {
 #[derive(Debug, Default)]
 pub(crate) struct Waits {
     list: SmallVec<[Started; 2]>,
+    /// Callouts and HTTP streams that each link has started, those that are over included.
+    counts: SmallVec<[(usize, u32); 2]>,
 }
 
 impl Waits {
@@ -75,6 +83,16 @@ impl Waits {
             sending,
             memory: Some(memory),
         });
+    }
+
+    /// Counts a callout or an HTTP stream that a link has started. Returns how many these are with it.
+    pub(crate) fn count_callout(&mut self, link: usize) -> u32 {
+        if let Some((_, count)) = self.counts.iter_mut().find(|(of, _)| *of == link) {
+            *count = count.saturating_add(1);
+            return *count;
+        }
+        self.counts.push((link, 1));
+        1
     }
 
     /// Whether anything can come that a plugin is told of.

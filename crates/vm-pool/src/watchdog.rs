@@ -177,6 +177,16 @@ impl CallSlot {
         self.account.as_ref()
     }
 
+    /// Charges CPU time to the account, if a worker uses the VM.
+    pub fn charge(&self, cost: Duration) {
+        let worker = self.worker.load(Ordering::Relaxed);
+        if let Some(account) = &self.account
+            && worker != NO_WORKER
+        {
+            account.charge(worker, cost);
+        }
+    }
+
     /// Returns the CPU time that the calling thread has used, in nanoseconds.
     pub(crate) fn cpu_time(&self) -> Option<u64> {
         self.clocks.cpu_time(self.clocks.this_thread())

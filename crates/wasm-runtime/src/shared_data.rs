@@ -41,8 +41,9 @@ impl Data {
     }
 }
 
-/// Bytes that each value, queue and item counts for beyond its own.
-const OVERHEAD: usize = 64;
+/// Bytes that each value, queue and item counts for beyond its own: the parts of the tree, and what the allocator adds to
+/// three small allocations. Measured with keys of four bytes and values of one: 150.
+const OVERHEAD: usize = 160;
 /// Bytes of one value or item.
 const MOST_VALUE: usize = 16 * 1024 * 1024;
 /// Bytes of a key, and of a queue's name.
@@ -298,7 +299,7 @@ mod tests {
         let values = full(Box::new(|at| {
             space.set("", &at.to_le_bytes(), vec![0; 1000], 0) == Status::Ok
         }));
-        assert!((900..1100).contains(&values), "{values}");
+        assert!((800..1000).contains(&values), "{values}");
         for at in 0..values {
             assert_eq!(space.set("", &at.to_le_bytes(), Vec::new(), 0), Status::Ok);
         }

@@ -14,7 +14,9 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use outrider_plugin_api::{Cause, ConfigPlace, Fault, LogLevel, MetricId, Slot, VmStatus};
+use outrider_plugin_api::{
+    CALLOUT_COST, Cause, ConfigPlace, Fault, LogLevel, MetricId, Slot, VmStatus,
+};
 use outrider_vm_pool::{Making, RestartBackoff, SpareVms, drop_later};
 
 use crate::code::Code;
@@ -242,9 +244,16 @@ impl Core {
     }
 
     /// Charges a call of the log phase to the plugin's share of a worker.
-    pub(crate) fn charge(&self, worker: usize, cost: Duration) {
+    pub(crate) fn charge_log(&self, worker: usize, cost: Duration) {
         if let Some(account) = &self.shared.account {
             account.charge_log(worker, cost);
+        }
+    }
+
+    /// Charges a callout to the plugin's share of a worker.
+    pub(crate) fn charge_callout(&self, worker: usize) {
+        if let Some(account) = &self.shared.account {
+            account.charge(worker, CALLOUT_COST);
         }
     }
 

@@ -303,6 +303,23 @@ return {
             )
         },
         Attacker {
+            settings: ", allow: {upstreams: [sink]}",
+            clients: 8,
+            ..lua(
+                "callouts",
+                "64 callouts for each request, and waits for none",
+                "
+return {
+    version = 'v2',
+    on_request_header = function()
+        for _ = 1, 64 do
+            envoy.callout.start{ cluster = 'sink', path = '/bytes/10' }
+        end
+    end,
+}",
+            )
+        },
+        Attacker {
             body: 400_000,
             ..lua(
                 "host-calls",

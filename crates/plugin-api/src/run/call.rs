@@ -541,7 +541,7 @@ impl ChainRun {
         watch.stop(Phase::Log, view.host);
         let took = Duration::from_nanos(took);
         if took >= CHARGED_LOG {
-            plugin.charge(host.worker(), took);
+            plugin.charge_log(host.worker(), took);
         }
         let fault = match outcome {
             Ok(Decision::Continue) => return breaker::over(link, state, host),

@@ -245,6 +245,17 @@ fn call_that_is_charged_in_full_is_not_metered() {
 }
 
 #[test]
+fn what_a_plugin_has_the_proxy_do_is_charged_on_its_worker() {
+    let account = ShareAccount::of("watchdog-test-7", 20, 11).unwrap();
+    let test = Test::new(Some(Arc::clone(&account)));
+    test.slot.charge(Duration::from_millis(50));
+    test.slot.set_worker(10);
+    assert_eq!(account.wait(10), None);
+    test.slot.charge(Duration::from_millis(50));
+    assert!(account.wait(10).is_some());
+}
+
+#[test]
 fn vm_without_a_worker_is_not_charged() {
     let account = ShareAccount::of("watchdog-test-2", 20, 3).unwrap();
     let test = Test::new(Some(Arc::clone(&account)));

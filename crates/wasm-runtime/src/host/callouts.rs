@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use outrider_plugin_api::{
-    Background, CalloutFailure, CalloutId, CalloutRequest, MOST_UNDER_WAY, WakeId,
+    Background, CALLOUT_COST, CalloutFailure, CalloutId, CalloutRequest, MOST_UNDER_WAY, WakeId,
 };
 
 use crate::abi::Status;
@@ -164,6 +164,7 @@ fn of_a_root(
         if let Err(failure) = begun {
             return Some(Err(refusal(failure)));
         }
+        state.time.slot().charge(CALLOUT_COST);
     }
     state.contexts.callouts.push(Callout {
         token,

@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use outrider_plugin_api::{
-    CalloutFailure, HttpStreamEvent, HttpStreamId, HttpStreamRequest, MOST_UNDER_WAY, WakeId,
+    CALLOUT_COST, CalloutFailure, HttpStreamEvent, HttpStreamId, HttpStreamRequest, MOST_UNDER_WAY,
+    WakeId,
 };
 
 use super::callouts::{Lives, may_outlive_streams, refusal};
@@ -170,7 +171,10 @@ fn begin_of_root(
         }
     });
     match started {
-        Ok(Ok(handle)) => incoming.handle = handle,
+        Ok(Ok(handle)) => {
+            state.time.slot().charge(CALLOUT_COST);
+            incoming.handle = handle;
+        }
         Ok(Err(failure)) => return Some(Err(refusal(failure))),
         Err(status) => return Some(Err(status)),
     }

@@ -6,8 +6,68 @@ use std::time::Duration;
 
 use super::wire::{Asked, Wire, link_with_share, streaming, whole};
 use crate::{
-    Cause, Decision, Direction, FailureAction, Fault, Interest, Link, Pause, Phase, SHARE_PATIENCE,
+    Call, CalloutRequest, Cause, ConfiguredPlugin, Decision, Direction, FailureAction, Fault,
+    Interest, Link, Pause, Phase, SHARE_PATIENCE, Slot, Stream, Wake,
 };
+
+/// A plugin that starts so many callouts for each call, and counts what it is charged.
+#[derive(Debug)]
+struct Calling {
+    callouts: usize,
+    charged: Arc<AtomicU64>,
+}
+
+impl ConfiguredPlugin for Calling {
+    fn call(&self, _: &mut Slot, _: Call, stream: &mut dyn Stream) -> Result<Decision, Fault> {
+        for _ in 0..self.callouts {
+            let request = CalloutRequest {
+                cluster: b"auth",
+                headers: &[
+                    (b":method", b"GET"),
+                    (b":path", b"/"),
+                    (b":authority", b"a"),
+                ],
+                body: b"",
+                timeout: None,
+            };
+            stream.start_callout(&request).unwrap();
+        }
+        Ok(Decision::Continue)
+    }
+
+    fn resume(
+        &self,
+        _: &mut Slot,
+        _: Direction,
+        _: Wake<'_>,
+        _: &mut dyn Stream,
+    ) -> Result<Decision, Fault> {
+        Ok(Decision::Continue)
+    }
+
+    fn charge_callout(&self, _: usize) {
+        self.charged.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn end(&self, _: Slot, _: usize) {}
+}
+
+#[test]
+fn callouts_beyond_the_first_of_a_stream_are_charged() {
+    for (callouts, charged_for) in [(1, 0), (2, 0), (3, 2), (20, 36)] {
+        let charged = Arc::new(AtomicU64::new(0));
+        let (mut link, _) = busy(0, FailureAction::Closed, streaming());
+        link.plugin = Some(Arc::new(Calling {
+            callouts,
+            charged: Arc::clone(&charged),
+        }));
+        let mut wire = Wire::new(vec![link]);
+        // Two calls of one stream.
+        wire.headers(Direction::Request, HEADERS, false);
+        wire.body(Direction::Request, b"", true);
+        assert_eq!(charged.load(Ordering::Relaxed), charged_for, "{callouts}");
+    }
+}
 
 const HEADERS: &[(&str, &str)] = &[(":method", "POST"), (":path", "/")];
 
