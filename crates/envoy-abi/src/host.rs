@@ -127,9 +127,12 @@ impl EnvoyHost<'_> {
         })
     }
 
-    /// A request's header is about to change: what it says of gRPC is kept.
+    /// A request's header is about to change: what it says of gRPC is kept. Reads the header, and may list the map for
+    /// that: so [`EnvoyHost::known`] is told of the change after this, else it would keep bytes that Envoy frees.
+    #[inline]
     fn note_grpc(&mut self, map: HeaderMap, name: &[u8]) {
-        if map == HeaderMap::RequestHeaders
+        if name.len() == CONTENT_TYPE.len()
+            && map == HeaderMap::RequestHeaders
             && self.was_grpc.is_none()
             && name.eq_ignore_ascii_case(CONTENT_TYPE)
         {
@@ -290,9 +293,7 @@ impl Host for EnvoyHost<'_> {
     }
 
     fn set_header(&mut self, map: HeaderMap, name: &[u8], value: &[u8]) -> bool {
-        if name.len() == CONTENT_TYPE.len() {
-            self.note_grpc(map, name);
-        }
+        self.note_grpc(map, name);
         let known = self.known.get_mut();
         if !known.is_listed(map) && known.is_worth_listing(map) {
             self.list_now(map);
@@ -300,7 +301,9 @@ impl Host for EnvoyHost<'_> {
         let known = self.known.get_mut();
         let own = Name::new(name);
         if value.is_empty() {
-            known.removes(map, own);
+            if known.removes(map, own) {
+                return true;
+            }
         } else if known.sets(map, own, value) {
             // The same to Envoy, but that it need not look for an old value.
             return self.add_to_map(map, name, value);
@@ -322,16 +325,15 @@ impl Host for EnvoyHost<'_> {
             // Envoy cannot add an empty value, and says `false`, as for a map that is not there.
             return true;
         }
+        self.note_grpc(map, name);
         self.known.get_mut().adds(map, Name::new(name));
         self.add_to_map(map, name, value)
     }
 
     fn remove_header(&mut self, map: HeaderMap, name: &[u8]) -> bool {
+        self.note_grpc(map, name);
         if self.known.get_mut().removes(map, Name::new(name)) {
             return true;
-        }
-        if name.len() == CONTENT_TYPE.len() {
-            self.note_grpc(map, name);
         }
         // SAFETY: as for `set_header`; the null value asks for the removal.
         unsafe {
@@ -944,3 +946,6 @@ impl Host for EnvoyHost<'_> {
         );
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -65,6 +65,17 @@ impl ModuleBuffer {
             length: bytes.len(),
         }
     }
+
+    /// The bytes, as the stand-in for Envoy reads them.
+    ///
+    /// # Safety
+    /// They live as long as `'a`.
+    #[cfg(test)]
+    pub(crate) unsafe fn bytes<'a>(self) -> &'a [u8] {
+        let Self { pointer, length } = self;
+        // SAFETY: the caller's promise.
+        unsafe { EnvoyBuffer { pointer, length }.bytes() }
+    }
 }
 
 /// A header that Envoy owns.

@@ -3,6 +3,8 @@
 //! One for all tests of the process, which run side by side: each test has filters and configurations of its own,
 //! by their pointers, and looks at nothing else.
 
+pub(crate) mod messages;
+
 use std::collections::BTreeMap;
 use std::ffi::c_void;
 use std::fmt::Debug;
@@ -171,6 +173,16 @@ pub(crate) fn envoy() -> &'static Callbacks {
         http_filter_start_http_stream: start_http_stream,
         http_filter_reset_http_stream: reset_http_stream,
         http_stream_send_data: send_data,
+        http_get_header: messages::get_header,
+        http_get_headers_size: messages::get_headers_size,
+        http_get_headers: messages::get_headers,
+        http_add_header: messages::add_header,
+        http_set_header: messages::set_header,
+        http_get_body_size: messages::get_body_size,
+        http_get_body_chunks_size: messages::get_body_chunks_size,
+        http_get_body_chunks: messages::get_body_chunks,
+        http_append_body: messages::append_body,
+        http_drain_body: messages::drain_body,
         cluster_scheduler_new: scheduler_new,
         cluster_scheduler_commit: scheduler_commit,
         cluster_scheduler_delete: scheduler_delete,

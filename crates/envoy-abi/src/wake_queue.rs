@@ -29,12 +29,12 @@ use crate::callbacks::{Callbacks, callbacks};
 use crate::raw::{FilterPtr, SchedulerPtr};
 
 /// How long the wake-ups of one turn may run before the turn ends. A single one may run longer: as long as its
-/// plugin's budget allows.
-const TURN: Duration = Duration::from_millis(1);
+/// plugin's budget allows. Miri takes tens of milliseconds to interpret a short one.
+pub(crate) const TURN: Duration = Duration::from_millis(if cfg!(miri) { 100 } else { 1 });
 
 /// How long a worker is left to its event loop after a turn; after a turn that took longer than [`TURN`], for as long
 /// as that took beyond it, up to [`LONGEST_GAP`].
-const GAP: Duration = Duration::from_micros(500);
+pub(crate) const GAP: Duration = Duration::from_micros(500);
 const LONGEST_GAP: Duration = Duration::from_millis(50);
 
 /// The cost of a wake-up beside what its plugin does.

@@ -35,6 +35,10 @@ fn every_request_for_a_call_is_kept() {
 }
 
 #[test]
+#[cfg_attr(
+    miri,
+    ignore = "computes 400,000 times, which Miri interprets for minutes"
+)]
 fn requests_with_like_delays_meet_and_none_is_early() {
     let now = Instant::now();
     for delay in [1, 999, 60_000, 86_400_000] {
@@ -74,7 +78,7 @@ impl Module for Plugins {
     fn background(&self, _: usize, plugin: usize) -> bool {
         self.called.lock().unwrap().push(plugin);
         if plugin == self.long {
-            thread::sleep(Duration::from_millis(2));
+            thread::sleep(wake_queue::TURN * 2);
         }
         plugin < 3
     }
