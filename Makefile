@@ -1,11 +1,15 @@
 # What a person runs. Each target does all of its own set-up; cargo decides what is rebuilt.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test soak soak-traps soak-hostile chaos fuzz bench build release lint fmt docs clean tools test-tools bench-tools envoy envoy-release \
+.PHONY: help demo test soak soak-traps soak-hostile chaos fuzz miri tsan bench build release lint fmt docs clean tools test-tools bench-tools nightly-tools envoy envoy-release \
         test-plugins plugins plugins-rust plugins-go plugins-assemblyscript plugins-cpp
 
 CARGO ?= cargo
 TARGET := $(or $(CARGO_TARGET_DIR),target)
+# Only miri and tsan need it. A dated one holds them still: NIGHTLY=nightly-2026-05-20.
+NIGHTLY ?= nightly
+# Two crates, with a target folder for each tool: nothing else is built, and nothing is built twice.
+SANITIZED := -p outrider-envoy-abi -p outrider-vm-pool
 # The stock Envoy is installed into the project's own folder, whatever the user's environment says.
 export OUTRIDER_HOME := $(CURDIR)/.envoy
 
@@ -57,6 +61,20 @@ chaos: release envoy-release ## Run random plugins, clients, upstreams and chang
 fuzz: tools ## Call host functions from Wasm with random arguments (FUZZ_SECONDS=600), and keep what is answered anew
 	$(call step,'fuzz')
 	@FUZZ_SECONDS=$(or $(FUZZ_SECONDS),600) $(CARGO) test --locked -p outrider-wasm-runtime --lib fuzz -- --ignored --nocapture
+
+# Leaks are not reported because the threads of the watchdog, of timers, of makers and of the drop queue last as long
+# as the process. Miri's clock counts what it interprets, so a busy machine changes nothing.
+miri: nightly-tools ## Interpret the tests of envoy-abi over its stub of Envoy, and of vm-pool, and find undefined behaviour
+	$(call step,'miri')
+	@MIRIFLAGS='-Zmiri-ignore-leaks -Zmiri-strict-provenance' \
+	    $(CARGO) +$(NIGHTLY) miri test --locked --target-dir $(TARGET)/miri --tests $(SANITIZED)
+
+# The standard library is built anew, so that its locks and threads are seen, too. The target is named, so that
+# RUSTFLAGS are not those of build scripts.
+tsan: nightly-tools ## Run the tests of the watchdog, the worker slots and the wake-ups under ThreadSanitizer
+	$(call step,'ThreadSanitizer')
+	@RUSTFLAGS=-Zsanitizer=thread $(CARGO) +$(NIGHTLY) test --locked -Zbuild-std --target x86_64-unknown-linux-gnu \
+	    --target-dir $(TARGET)/tsan --tests $(SANITIZED)
 
 bench: bench-tools release envoy-release ## Count what plugins cost, and write docs/benchmarks anew (BENCH="--family wasm": Wasm only)
 	$(call step,'build (native comparison)')
@@ -111,6 +129,9 @@ tools:
 
 bench-tools:
 	@scripts/check-tools.sh valgrind
+
+nightly-tools:
+	@NIGHTLY=$(NIGHTLY) scripts/check-tools.sh nightly
 
 test-tools:
 	@scripts/check-tools.sh fmt clippy

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Says, in one sentence each, which tools are missing: those of the build, and those that are named
-# (components of cargo; valgrind). Installs nothing.
+# (components of cargo; valgrind; nightly, the toolchain of make miri and make tsan). Installs nothing.
 set -euo pipefail
 
 missing=0
@@ -26,6 +26,14 @@ fi
 for component in "$@"; do
     if [ "$component" = valgrind ]; then
         need valgrind "counts instructions for make bench" "on Debian: apt-get install valgrind"
+    elif [ "$component" = nightly ]; then
+        nightly=${NIGHTLY:-nightly}
+        sources=$(rustc "+$nightly" --print sysroot 2>/dev/null || true)/lib/rustlib/src/rust/library
+        if ! cargo "+$nightly" miri --version >/dev/null 2>&1 || [ ! -d "$sources" ]; then
+            echo "missing: Rust $nightly with miri and rust-src, which make miri and make tsan run;" \
+                "with rustup: rustup toolchain install $nightly --component miri --component rust-src" >&2
+            missing=1
+        fi
     elif command -v cargo >/dev/null 2>&1 && ! cargo "$component" --version >/dev/null 2>&1; then
         echo "missing: cargo $component, which make test runs; with rustup: rustup component add ${component/fmt/rustfmt}" >&2
         missing=1

@@ -520,6 +520,10 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(
+        miri,
+        ignore = "simulates thousands of calls, which takes Miri minutes"
+    )]
     fn plugin_uses_its_share_over_a_second_and_no_more() {
         for cost in [1, 12, 20] {
             let used = run(&fresh(&[20]), &[cost], 30)[0];
@@ -531,6 +535,10 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(
+        miri,
+        ignore = "simulates thousands of calls, which takes Miri minutes"
+    )]
     fn all_plugins_together_keep_to_their_limit() {
         for cost in [1, 12, 20] {
             let used = run(&fresh(&[20; 8]), &[cost; 8], 30);
@@ -541,6 +549,10 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(
+        miri,
+        ignore = "simulates thousands of calls, which takes Miri minutes"
+    )]
     fn plugin_that_is_charged_nothing_does_not_wait_for_others() {
         let accounts = fresh(&[20, 20, 20, 20]);
         run(&accounts, &[20, 20, 20, 0], 30);
@@ -613,6 +625,10 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(
+        miri,
+        ignore = "simulates thousands of calls, which takes Miri minutes"
+    )]
     fn plugin_whose_long_calls_are_rare_comes_before_the_others() {
         let accounts = fresh(&[20; 10]);
         let sound = &accounts[0];
@@ -662,6 +678,10 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(
+        miri,
+        ignore = "simulates thousands of calls, which takes Miri minutes"
+    )]
     fn short_calls_leave_a_worker_to_its_event_loop() {
         for plugins in [1, 2, 20, 60] {
             let accounts = fresh(&vec![20; plugins]);
@@ -675,6 +695,10 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(
+        miri,
+        ignore = "simulates thousands of calls, which takes Miri minutes"
+    )]
     fn short_calls_below_their_limit_never_wait() {
         let account = &fresh(&[20])[0];
         let mut now = MS;
@@ -704,6 +728,10 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(
+        miri,
+        ignore = "the clock runs on: Miri is slower than the waits that are compared"
+    )]
     fn streams_that_wait_ask_again_one_after_the_other() {
         let account = ShareAccount::of("shares-test-stagger", 20, 6).unwrap();
         account.charge(5, ms(50));
