@@ -9,7 +9,7 @@
 //! at which they meet; where a run failed, run the seed again for as long.
 
 mod clients;
-mod frames;
+pub(crate) mod frames;
 mod gateway;
 mod upstreams;
 

@@ -3,24 +3,24 @@
 //! Header blocks are literals without indexing and without Huffman coding, so they need no state.
 
 /// What a client sends first.
-pub(super) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+pub(crate) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-pub(super) const DATA: u8 = 0;
-pub(super) const HEADERS: u8 = 1;
-pub(super) const RST_STREAM: u8 = 3;
-pub(super) const SETTINGS: u8 = 4;
-pub(super) const PUSH_PROMISE: u8 = 5;
-pub(super) const PING: u8 = 6;
-pub(super) const GOAWAY: u8 = 7;
-pub(super) const WINDOW_UPDATE: u8 = 8;
-pub(super) const CONTINUATION: u8 = 9;
+pub(crate) const DATA: u8 = 0;
+pub(crate) const HEADERS: u8 = 1;
+pub(crate) const RST_STREAM: u8 = 3;
+pub(crate) const SETTINGS: u8 = 4;
+pub(crate) const PUSH_PROMISE: u8 = 5;
+pub(crate) const PING: u8 = 6;
+pub(crate) const GOAWAY: u8 = 7;
+pub(crate) const WINDOW_UPDATE: u8 = 8;
+pub(crate) const CONTINUATION: u8 = 9;
 
-pub(super) const END_STREAM: u8 = 1;
-pub(super) const ACK: u8 = 1;
-pub(super) const END_HEADERS: u8 = 4;
+pub(crate) const END_STREAM: u8 = 1;
+pub(crate) const ACK: u8 = 1;
+pub(crate) const END_HEADERS: u8 = 4;
 
 /// Returns one frame.
-pub(super) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+pub(crate) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     let length = (payload.len() as u32).to_be_bytes();
     let mut bytes = length.into_iter().skip(1).collect::<Vec<u8>>();
     bytes.extend([kind, flags]);
@@ -30,7 +30,7 @@ pub(super) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8>
 }
 
 /// Returns a header block.
-pub(super) fn block(headers: &[(&str, &str)]) -> Vec<u8> {
+pub(crate) fn block(headers: &[(&str, &str)]) -> Vec<u8> {
     let mut bytes = Vec::new();
     for (name, value) in headers {
         bytes.push(0);
@@ -44,7 +44,7 @@ pub(super) fn block(headers: &[(&str, &str)]) -> Vec<u8> {
 }
 
 /// Head of a frame: length of the payload, kind, flags, stream.
-pub(super) fn parse(head: [u8; 9]) -> (usize, u8, u8, u32) {
+pub(crate) fn parse(head: [u8; 9]) -> (usize, u8, u8, u32) {
     let [high, middle, low, kind, flags, stream @ ..] = head;
     let length = u32::from_be_bytes([0, high, middle, low]) as usize;
     (

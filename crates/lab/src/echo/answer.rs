@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE, HOST, TRAILER};
-use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, Version};
-use http_body::Frame;
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version};
+use http_body::{Body as _, Frame};
 use http_body_util::BodyExt as _;
 use http_body_util::combinators::UnsyncBoxBody;
 use hyper::body::Incoming;
@@ -74,7 +74,35 @@ pub(super) async fn answer(
     if let Ok(name) = HeaderValue::try_from(&shared.name) {
         response.headers_mut().insert("x-upstream", name);
     }
+    if head.version == Version::HTTP_2 {
+        response = without_forbidden_body(&head.method, response);
+    }
     Ok(response)
+}
+
+/// Removes the body of a response that may not have one, and the length from a 204 (RFC 9110, 8.6).
+///
+/// hyper does so in HTTP/1.1 only. In HTTP/2 it sends what it is given, and a client such as Envoy answers the stray
+/// DATA with a reset of the stream, and the length with the end of the connection and of all other streams on it.
+fn without_forbidden_body(method: &Method, response: Response<AnswerBody>) -> Response<AnswerBody> {
+    let is_head = method == Method::HEAD;
+    let is_empty_by_status = matches!(
+        response.status(),
+        StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED
+    );
+    if !is_head && !is_empty_by_status {
+        return response;
+    }
+    let (mut head, body) = response.into_parts();
+    if is_empty_by_status {
+        head.headers.remove(CONTENT_LENGTH);
+    } else if let Some(length) = body.size_hint().exact() {
+        head.headers
+            .entry(CONTENT_LENGTH)
+            .or_insert_with(|| HeaderValue::from(length));
+    }
+    let empty = FedBody::pieces([], HeaderMap::new());
+    Response::from_parts(head, empty.boxed_unsync())
 }
 
 fn host(head: &http::request::Parts) -> String {

@@ -66,6 +66,75 @@ async fn statuses_headers_and_delays_are_as_asked() {
 }
 
 #[tokio::test]
+async fn responses_that_may_not_have_a_body_have_none() {
+    let echo = Echo::start("echo").await.unwrap();
+    for protocol in BOTH {
+        // The next request on the connection is answered, so nothing stray followed the head.
+        let mut connection = Connection::open(&Target::plain(protocol, echo.address()))
+            .await
+            .unwrap();
+        for (method, path, status, length) in [
+            ("GET", "/status/204", 204, None),
+            ("POST", "/status/304", 304, None),
+            ("HEAD", "/bytes/9", 200, Some("9")),
+            ("HEAD", "/status/204", 204, None),
+        ] {
+            let response = connection.send(Request::new(method, path)).await.unwrap();
+            let described = format!("{protocol} {method} {path}");
+            assert_eq!(response.status, status, "{described}");
+            assert_eq!(response.body, "", "{described}");
+            // hyper says the length of a 304 in HTTP/1.1, which is allowed.
+            if status != 304 {
+                assert_eq!(
+                    response.headers.get("content-length"),
+                    length,
+                    "{described}"
+                );
+            }
+        }
+        let response = connection.send(Request::get("/bytes/5")).await.unwrap();
+        assert_eq!(response.body.len(), 5, "{protocol}");
+    }
+}
+
+/// What hyper's client hides: it drops DATA that answers a HEAD.
+#[tokio::test]
+async fn http2_head_is_answered_by_one_frame() {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+    use crate::chaos::frames::{
+        DATA, END_HEADERS, END_STREAM, HEADERS, PREFACE, SETTINGS, block, frame, parse,
+    };
+
+    let echo = Echo::start("echo").await.unwrap();
+    let mut stream = TcpStream::connect(echo.address()).await.unwrap();
+    let asked = block(&[
+        (":method", "HEAD"),
+        (":path", "/bytes/9"),
+        (":scheme", "http"),
+        (":authority", "echo"),
+    ]);
+    let bytes = [
+        PREFACE.to_vec(),
+        frame(SETTINGS, 0, 0, &[]),
+        frame(HEADERS, END_HEADERS | END_STREAM, 1, &asked),
+    ];
+    stream.write_all(&bytes.concat()).await.unwrap();
+    loop {
+        let mut head = [0; 9];
+        stream.read_exact(&mut head).await.unwrap();
+        let (length, kind, flags, _) = parse(head);
+        let mut payload = vec![0; length];
+        stream.read_exact(&mut payload).await.unwrap();
+        assert_ne!(kind, DATA);
+        if kind == HEADERS {
+            assert_eq!(flags & END_STREAM, END_STREAM);
+            break;
+        }
+    }
+}
+
+#[tokio::test]
 async fn bytes_come_with_a_length_or_without() {
     let echo = Echo::start("echo").await.unwrap();
     for protocol in BOTH {
