@@ -4,8 +4,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use clap::Parser;
-use outrider_lab::chaos::{self, ChaosOptions};
+use clap::{Parser, ValueEnum};
+use outrider_lab::chaos::{self, ChaosOptions, SeededFault};
 use outrider_lab::exit_code;
 
 /// Runs random plugins behind random clients and before upstreams that break the protocol, changes the configuration
@@ -33,6 +33,19 @@ struct Arguments {
     /// The longest time between two changes of the configuration; 0: a dozen changes at first, then none.
     #[arg(long, value_name = "MILLISECONDS", default_value_t = 1000)]
     change_ms: u64,
+    /// Folder for chaos.md and chaos.json.
+    #[arg(long, value_name = "FOLDER")]
+    output: Option<PathBuf>,
+    /// Make a fault on purpose, which has to be reported: a changed byte, a held request, a dead Envoy.
+    #[arg(long, value_name = "FAULT")]
+    seeded_fault: Option<Fault>,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Fault {
+    Byte,
+    Stall,
+    Crash,
 }
 
 #[tokio::main]
@@ -48,6 +61,12 @@ async fn main() -> ExitCode {
         duration: Duration::from_secs(arguments.seconds),
         seed: arguments.seed.unwrap_or_else(clock),
         change_ms: arguments.change_ms,
+        output: arguments.output,
+        fault: arguments.seeded_fault.map(|fault| match fault {
+            Fault::Byte => SeededFault::Byte,
+            Fault::Stall => SeededFault::Stall,
+            Fault::Crash => SeededFault::Crash,
+        }),
     };
     let run = chaos::run(&options, &mut std::io::stdout()).await;
     exit_code(run)

@@ -1,13 +1,14 @@
 //! The configuration of a chaos run, and its random changes.
 //!
-//! Calm hosts have plugins that only read, on every kind of body, with callouts and timers; they never change but for
-//! a number in their configuration. Wild hosts have random plugins. Faulty hosts have the calm plugins before upstreams
+//! Calm hosts have plugins whose effect on the bytes is known ([`calm`]); they never change. Wild hosts have random plugins. Faulty hosts have the calm plugins before upstreams
 //! that break the protocol.
 
 use std::fmt::Write as _;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use super::SeededFault;
+use super::calm;
 use crate::programs::{lua, wasm};
 use crate::random::Random;
 use crate::up::save;
@@ -19,6 +20,10 @@ pub(super) const CALM_HOSTS: &[&str] = &[
     "stream.test",
     "calls.test",
     "guest.test",
+    "parts.test",
+    "pausing.test",
+    "rewrite.test",
+    "chain.test",
     "plain-h2.test",
     "whole-h2.test",
 ];
@@ -30,54 +35,14 @@ pub(super) const WILD_HOSTS: &[&str] = &[
     "wild-wasm.test",
     "wild-both.test",
     "wild-faulty.test",
+    "extra.test",
 ];
+
+/// More of the entries of plugins that make callouts.
+const CALLS_SETTINGS: &str = ", allow: {upstreams: [echo, echo-h2, faulty, faulty-h2]}";
 
 /// How many random plugins there are of each runtime.
 const WILD: u64 = 3;
-
-/// Plugins of the calm and of the faulty hosts.
-const CALM_PLUGINS: &[(&str, &str)] = &[
-    (
-        "whole",
-        "
-return {
-    version = 'v2',
-    on_request_body = function() envoy.stream.shared.size = #(envoy.req.get_body() or '') envoy.sleep(1) end,
-    on_response_body = function() envoy.stream.shared.size = #(envoy.resp.get_body() or '') end,
-    on_log = function() local _ = envoy.stream.shared.size end,
-}",
-    ),
-    (
-        "calls",
-        "
-local function call(cluster)
-    return envoy.callout.start{ cluster = cluster, path = '/status/200', timeout_ms = 300 }
-end
-return {
-    version = 'v2',
-    on_request_header = function()
-        -- One that is waited for, one that fails and is tried again, one that is left alone.
-        local _, _ = call('echo'):wait()
-        local headers = call('faulty-h2'):wait()
-        if not headers then call('faulty-h2') end
-        envoy.stream.shared.open = envoy.callout.stream{ cluster = 'faulty-h2', path = '/part', timeout_ms = 500 }
-        envoy.timer.after(2, function() envoy.req.get_header(':path') end)
-    end,
-    on_response_header = function()
-        call('faulty'):wait()
-        envoy.callout.send{ cluster = 'faulty-h2', path = '/sent' }
-    end,
-}",
-    ),
-];
-
-/// A Lua plugin that reads chunks as they come.
-const STREAMING: &str = "
-return {
-    version = 'v2',
-    on_request_body = function() local _ = envoy.req.get_body_size() end,
-    on_response_body = function() local _ = envoy.resp.get_body_size() envoy.sleep(0) end,
-}";
 
 /// Addresses and files of the gateway, and what it has now.
 #[derive(Debug)]
@@ -90,6 +55,7 @@ pub(super) struct Gateway {
     pub(super) other: SocketAddr,
     pub(super) faulty: SocketAddr,
     pub(super) faulty_h2: SocketAddr,
+    pub(super) fault: Option<SeededFault>,
     pub(super) state: State,
 }
 
@@ -98,6 +64,10 @@ pub(super) struct Gateway {
 pub(super) struct State {
     version: u64,
     has_second_listener: bool,
+    /// An upstream and a project that come and go.
+    has_extra: bool,
+    /// The endpoint of `other` is that of `echo`.
+    other_moved: bool,
     /// Which random plugins are there: those of Lua, those of Wasm.
     wild_lua: Vec<u64>,
     wild_wasm: Vec<u64>,
@@ -113,21 +83,19 @@ impl Gateway {
 
     /// Writes the calm plugins and a configuration without random ones.
     pub(super) fn write_calm(&mut self) -> anyhow::Result<()> {
-        for (name, code) in CALM_PLUGINS {
+        for (name, code) in calm::LUA {
             save(&self.folder.join(format!("{name}.lua")), code)?;
         }
+        save(&self.folder.join("whole.lua"), calm::whole(self.fault))?;
         let streaming = self.folder.join("streaming");
         std::fs::create_dir_all(&streaming)?;
-        save(&streaming.join("main.lua"), STREAMING)?;
+        save(&streaming.join("main.lua"), calm::STREAMING)?;
         save(
             &streaming.join("plugin.yaml"),
             "name: streaming\nversion: 1.0.0\nruntime: lua\nbody: stream\n",
         )?;
-        save(&self.folder.join("guest.wasm"), wasm::sound().module()?)?;
-        save(
-            &self.folder.join("stamp.lua"),
-            "return { version = 'v2', on_request_header = function() local _ = envoy.config().version end }",
-        )?;
+        save(&self.folder.join("guest.wasm"), calm::reading().module()?)?;
+        save(&self.folder.join("pausing.wasm"), calm::pausing().module()?)?;
         self.state = State {
             version: self.state.version + 1,
             memory_mib: 16,
@@ -140,7 +108,7 @@ impl Gateway {
     pub(super) fn change(&mut self, random: &mut Random) -> anyhow::Result<&'static str> {
         self.state.version += 1;
         self.state.is_broken = false;
-        let what = match random.below(12) {
+        let what = match random.below(14) {
             0..3 => {
                 let number = random.below(WILD);
                 let code = lua::program(random);
@@ -179,6 +147,14 @@ impl Gateway {
                 self.state.runs_stamp = !self.state.runs_stamp;
                 "a plugin of the gateway on or off"
             }
+            11 => {
+                self.state.has_extra = !self.state.has_extra;
+                "an upstream and a project more or less"
+            }
+            12 => {
+                self.state.other_moved = !self.state.other_moved;
+                "another endpoint"
+            }
             _ => {
                 self.state.memory_mib = random.between(4, 32);
                 "other budgets"
@@ -192,6 +168,8 @@ impl Gateway {
         let State {
             version,
             has_second_listener,
+            has_extra,
+            other_moved,
             wild_lua,
             wild_wasm,
             is_broken,
@@ -231,39 +209,47 @@ impl Gateway {
                 wasm.map(|number| format!("{{plugin: wild-wasm-{number}, config: \"{version}\"}}"));
             lua.chain(wasm).collect::<Vec<_>>().join(", ")
         };
-        let calm = "whole, streaming, guest, calls";
-        let projects = [
+        let all = "whole, streaming, guest, pausing, parts, calls";
+        let mut projects = vec![
             ("plain", "echo", String::new()),
             ("whole", "echo", "whole".to_owned()),
             ("stream", "echo", "streaming".to_owned()),
             ("calls", "echo", "calls".to_owned()),
+            ("parts", "echo", "parts".to_owned()),
+            ("pausing", "echo", "pausing".to_owned()),
+            ("rewrite", "echo-h2", "rewrite".to_owned()),
+            ("chain", "echo-h2", all.to_owned()),
             ("guest", "echo", "guest, whole".to_owned()),
             ("plain-h2", "echo-h2", String::new()),
             ("whole-h2", "echo-h2", "whole, streaming".to_owned()),
-            ("faulty", "faulty", calm.to_owned()),
-            ("faulty-h2", "faulty-h2", calm.to_owned()),
+            ("faulty", "faulty", all.to_owned()),
+            ("faulty-h2", "faulty-h2", all.to_owned()),
             ("wild-lua", "echo", uses(true, false)),
             ("wild-wasm", "echo", uses(false, true)),
             ("wild-both", "echo-h2", uses(true, true)),
             ("wild-faulty", "faulty-h2", uses(true, true)),
         ];
+        if *has_extra {
+            projects.push(("extra", "extra", "whole".to_owned()));
+        }
         let mut text = format!(
             "gateway:
-  listeners: [{{name: main, address: '{}'}}{second}]
-  admin: '{}'
+  listeners: [{{name: main, address: '{1}'}}{second}]
+  admin: '{2}'
   workers: 2
   plugin_logs: plugin-logs{stamp}
 plugins:
   whole: {{source: whole.lua}}
   streaming: {{source: streaming}}
-  calls: {{source: calls.lua{}}}
+  calls: {{source: calls.lua{0}}}
+  parts: {{source: parts.lua{0}}}
+  rewrite: {{source: rewrite.lua}}
   guest: {{source: guest.wasm}}
+  pausing: {{source: pausing.wasm{0}}}
   stamp: {{source: stamp.lua}}
 {plugins}projects:
 ",
-            self.listen,
-            self.admin,
-            super::CALLS_SETTINGS,
+            CALLS_SETTINGS, self.listen, self.admin,
         );
         for (name, upstream, uses) in projects {
             let _ = writeln!(
@@ -281,8 +267,15 @@ plugins:
   faulty: {{endpoints: ['{}']}}
   faulty-h2: {{endpoints: ['{}'], protocol: http2}}
 ",
-            self.echo, self.echo, self.other, self.faulty, self.faulty_h2
+            self.echo,
+            self.echo,
+            if *other_moved { self.echo } else { self.other },
+            self.faulty,
+            self.faulty_h2
         );
+        if *has_extra {
+            let _ = writeln!(text, "  extra: {{endpoints: ['{}']}}", self.other);
+        }
         if *is_broken {
             text.push_str("nonsense: [\n");
         }

@@ -205,7 +205,16 @@ const VALUES: &[&str] = &[
 ];
 
 /// Names of clusters: the caller's, and some that are not there.
-const CLUSTERS: &[&str] = &["'echo'", "'other'", "'other'", "'nowhere'", "''"];
+const CLUSTERS: &[&str] = &[
+    "'echo'",
+    "'other'",
+    "'other'",
+    "'echo-h2'",
+    "'faulty'",
+    "'faulty-h2'",
+    "'nowhere'",
+    "''",
+];
 
 /// Handlers that a program may have.
 const HANDLERS: &[&str] = &[

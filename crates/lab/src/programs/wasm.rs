@@ -64,6 +64,9 @@ const TEXTS: &[&str] = &[
     "transfer-encoding",
     "/status/200",
     "echo",
+    "echo-h2",
+    "faulty",
+    "faulty-h2",
     "other",
     "nowhere",
     "key",
@@ -88,7 +91,7 @@ const TEXTS: &[&str] = &[
 /// Where [`TEXTS`] begin.
 const TEXTS_BEGIN: usize = 1024;
 /// Where the header map for callouts begins, in the form of the ABI.
-const MAP_BEGIN: usize = 4096;
+pub(crate) const MAP_BEGIN: usize = 4096;
 /// Where host functions write results to.
 const RESULTS: usize = 8192;
 
@@ -105,7 +108,7 @@ pub(crate) fn text(text: &str) -> String {
 }
 
 /// Header map of a request for a callout: `GET /status/200` of host `other`.
-fn map() -> Vec<u8> {
+pub(crate) fn map() -> Vec<u8> {
     let pairs: [(&str, &str); 3] = [
         (":method", "GET"),
         (":path", "/status/200"),
@@ -419,7 +422,7 @@ fn likely_arguments(random: &mut Random, function: &str) -> Option<String> {
         ),
         "http_call" => format!(
             "{} (i32.const {MAP_BEGIN}) {} {} (i32.const 0) (i32.const 0) {} {first}",
-            text(random.word(&["echo", "other", "nowhere"])),
+            text(random.word(&["echo", "other", "nowhere", "echo-h2", "faulty", "faulty-h2"])),
             number(map().len() as u64),
             any_text(random),
             number(random.below(500))
@@ -437,13 +440,13 @@ fn likely_arguments(random: &mut Random, function: &str) -> Option<String> {
         "get_metric" => format!("{} {first}", number(random.below(4))),
         "grpc_stream" => format!(
             "{} {} {} (i32.const 0) (i32.const 0) {first}",
-            text("other"),
+            text(random.word(&["other", "echo-h2", "faulty-h2"])),
             text("helloworld.Greeter"),
             text("SayHello")
         ),
         "grpc_call" => format!(
             "{} {} {} (i32.const 0) (i32.const 0) {} {} {first}",
-            text("other"),
+            text(random.word(&["other", "echo-h2", "faulty-h2"])),
             text("helloworld.Greeter"),
             text("SayHello"),
             text("\0\0\0\0\x03abc"),
