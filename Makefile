@@ -53,10 +53,10 @@ soak-hostile: release envoy-release ## Run hostile plugins of every kind beside 
 	@$(TARGET)/release/outrider-hostile --outrider $(TARGET)/release/outrider --seconds $(or $(SECONDS),300) \
 	    $(if $(ONLY),--only $(ONLY)) --output docs/soak
 
-chaos: release envoy-release ## Run random plugins, clients, upstreams and changes (SEED=7) for 30 minutes (CHAOS_SECONDS=60)
+chaos: release envoy-release ## Run random plugins, clients, upstreams and changes (SEED=7) for 30 minutes (CHAOS_SECONDS=60), and write docs/soak
 	$(call step,'chaos')
 	@$(TARGET)/release/outrider-chaos --outrider $(TARGET)/release/outrider --seconds $(or $(CHAOS_SECONDS),1800) \
-	    $(if $(SEED),--seed $(SEED))
+	    $(if $(SEED),--seed $(SEED)) --output docs/soak
 
 fuzz: tools ## Call host functions from Wasm with random arguments (FUZZ_SECONDS=600), and keep what is answered anew
 	$(call step,'fuzz')
