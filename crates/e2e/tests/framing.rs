@@ -56,6 +56,13 @@ fn serve(mut connection: TcpStream, read: &Mutex<Vec<u8>>) {
             .windows(9)
             .filter(|part| *part == b"HTTP/1.1\r")
             .count();
+        if part.starts_with(b"GET /unchanged ") {
+            let answer = b"HTTP/1.1 304 Not Modified\r\ncontent-length: 231\r\n\r\n";
+            if connection.write_all(answer).is_err() {
+                return;
+            }
+            continue;
+        }
         for _ in 0..heads {
             let answer = format!(
                 "HTTP/1.1 201 Created\r\ntransfer-encoding: chunked\r\n\r\n{:x}\r\n{EVIL}\r\n0\r\n\r\n",
@@ -73,6 +80,11 @@ const PLUGINS: &[(&str, &str)] = &[
         "no-content.lua",
         "return { version = 'v2',
   on_response_header = function() envoy.resp.set_header(':status', '204') end }",
+    ),
+    (
+        "missing.lua",
+        "return { version = 'v2',
+  on_response_header = function() envoy.resp.set_header(':status', '404') end }",
     ),
     (
         "replies.lua",
@@ -139,6 +151,7 @@ plugins:
   half: {source: half.lua, failure_policy: open}
   smuggler: {source: smuggler.lua, allow: {upstreams: [raw]}}
   leaves: {source: leaves.lua}
+  missing: {source: missing.lua}
   guard: {source: guard.lua}
 projects:
   - name: guarded
@@ -154,6 +167,7 @@ projects:
       - {match: {prefix: /half}, to: raw, use: [half]}
       - {match: {prefix: /smuggler}, to: raw, use: [smuggler]}
       - {match: {prefix: /leaves}, to: raw, use: [leaves]}
+      - {match: {prefix: /unchanged}, to: raw, use: [missing]}
       - {match: {prefix: /}, respond: {status: 200, body: plain}}
 upstreams:
   raw: {endpoints: ['RAW']}
@@ -197,6 +211,12 @@ async fn messages_keep_their_framing_whatever_plugins_do() {
         assert!(rest.starts_with("HTTP/1.1 200 OK"), "{answer}");
         assert!(rest.ends_with("plain"), "{answer}");
     }
+    // The upstream's 304 says how long the body is that it does not send.
+    let answer = exchange(&gateway, "/unchanged");
+    let (head, rest) = split(&answer);
+    assert!(head.starts_with("HTTP/1.1 404"), "{answer}");
+    assert!(head.contains("content-length: 0"), "{answer}");
+    assert!(rest.starts_with("HTTP/1.1 200 OK"), "{answer}");
     let answer = exchange(&gateway, "/length");
     let (head, rest) = split(&answer);
     assert!(head.contains("transfer-encoding: chunked"), "{answer}");
@@ -247,5 +267,43 @@ async fn request_does_not_leave_its_project_without_that_projects_plugins() {
     let response = gateway.send(Request::get("/leaves")).await.unwrap();
     assert_eq!(response.status, 403);
     assert!(!response.text().contains("secret"));
+    gateway.stop().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn path_of_slashes_only_does_not_pass_by_the_route_that_guards_the_root() {
+    let upstream = Upstream::start();
+    let yaml = "gateway:
+  listeners: [{name: main, address: '{listen}'}]
+  admin: '{admin}'
+plugins:
+  guard: {source: guard.lua}
+projects:
+  - name: shop
+    hosts: ['*']
+    routes:
+      - {match: {path: /}, to: raw, use: [guard]}
+      - {match: {prefix: /}, to: raw}
+upstreams:
+  raw: {endpoints: ['RAW']}
+"
+    .replace("RAW", &upstream.address.to_string());
+    let guard = "return { version = 'v2', on_request_header = function()
+  envoy.respond({ [':status'] = 401 }, 'no') end }";
+    let gateway =
+        Gateway::start_with(&yaml, &[("guard.lua", guard)], GatewayOptions::default()).unwrap();
+    for path in [
+        "/", "//", "///", "/.//", "/..//", "//.", "//?x", "/a/..//", "//%2e",
+    ] {
+        let answer = exchange(&gateway, path);
+        let is_guarded = answer.starts_with("HTTP/1.1 401");
+        let is_sent_there = answer.starts_with("HTTP/1.1 307") && answer.contains("location: http");
+        assert!(is_guarded || is_sent_there, "{path}: {answer}");
+    }
+    let sent = upstream.text();
+    assert!(
+        !sent.contains("GET / ") && !sent.contains("GET //"),
+        "{sent}"
+    );
     gateway.stop().unwrap();
 }

@@ -47,13 +47,20 @@ fn virtual_host(project: &Project, hashing: &BTreeSet<&str>) -> Value {
             filter::per_route(config),
         );
     }
-    let routes: Vec<Value> = project
-        .routes
-        .iter()
-        .map(|route| self::route(route, hashing))
-        .collect();
+    let mut routes = vec![only_slashes()];
+    routes.extend((project.routes.iter()).map(|route| self::route(route, hashing)));
     host.insert("routes".to_owned(), routes.into());
     Value::Object(host)
+}
+
+/// Envoy's `merge_slashes` makes one slash of several, but of a path without anything else it leaves two. Such a path would
+/// pass by a route for exactly `/`.
+fn only_slashes() -> Value {
+    json!({
+        "name": "only-slashes",
+        "match": { "path": "//" },
+        "redirect": { "path_redirect": "/", "response_code": "TEMPORARY_REDIRECT" },
+    })
 }
 
 fn route(route: &Route, hashing: &BTreeSet<&str>) -> Value {

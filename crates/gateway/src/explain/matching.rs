@@ -82,6 +82,9 @@ impl Seen {
         } else {
             path.to_owned()
         };
+        if is_only_slashes(&path) {
+            notes.push("the path is slashes only: Envoy answers with a redirect to `/`".to_owned());
+        }
         let mut query = Values::new();
         for part in query_text.unwrap_or_default().split('&') {
             let (key, value) = part.split_once('=').unwrap_or((part, ""));
@@ -188,6 +191,26 @@ fn unescape_unreserved(path: &str) -> String {
         }
     }
     unescaped + rest
+}
+
+/// Whether a path is two or more slashes and nothing else, once `.` and `..` are resolved.
+fn is_only_slashes(path: &str) -> bool {
+    let mut segments: Vec<&str> = Vec::new();
+    let parts = path.strip_prefix('/').unwrap_or(path).split('/');
+    for segment in parts {
+        match segment {
+            "." => {}
+            ".." => {
+                segments.pop();
+            }
+            segment => segments.push(segment),
+        }
+    }
+    // What is resolved at the end leaves the slash before it.
+    if path.ends_with("/.") || path.ends_with("/..") {
+        segments.push("");
+    }
+    segments.len() > 1 && segments.iter().all(|segment| segment.is_empty())
 }
 
 /// `.` and `..` resolved, slashes merged.
@@ -299,7 +322,7 @@ fn whole(regex: &str, text: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{Seen, normalise, rank, unescape_unreserved, without_port};
+    use super::{Seen, is_only_slashes, normalise, rank, unescape_unreserved, without_port};
     use crate::explain::Request;
     use crate::plan::{Condition, ValueMatch};
 
@@ -352,6 +375,16 @@ mod tests {
         // These are one line.
         assert!(!holds("accept", exact(), false, &["z", "y"]));
         assert!(holds("accept", regex(), false, &["z", "y"]));
+    }
+
+    #[test]
+    fn paths_of_slashes_only_are_told_from_others() {
+        for path in ["//", "///", "/.//", "/..//", "/a/..//", "//.", "//a/.."] {
+            assert!(is_only_slashes(path), "{path}");
+        }
+        for path in ["", "/", "/.", "/a/..", "//a", "/a//", "a", "/./"] {
+            assert!(!is_only_slashes(path), "{path}");
+        }
     }
 
     #[test]
