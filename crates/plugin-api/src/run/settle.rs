@@ -106,9 +106,12 @@ impl ChainRun {
         let map = HeaderMap::ResponseHeaders;
         let status = host.header(map, b":status", 0).and_then(framing::status);
         let Some(status) = status.filter(|status| framing::has_no_body(*status)) else {
-            if std::mem::take(&mut self.response.discards) && !self.changes.lengths[1] {
+            let was_without = std::mem::take(&mut self.response.discards);
+            if was_without && !self.changes.lengths[1] {
                 // The length that 205 had.
                 host.remove_header(map, b"content-length");
+            } else if self.response.headers_end {
+                self.settle_length_of_nothing(host);
             }
             return;
         };
@@ -121,6 +124,19 @@ impl ChainRun {
             host.remove_header(map, b"content-length");
         }
         self.response.discards = !is_empty;
+    }
+
+    /// A response that ends with its headers got a status that has a body. The length that it carries is of the body that
+    /// it stands for (304), and a client would wait for it, or take the next response for it. Responses to HEAD carry one
+    /// with any status.
+    fn settle_length_of_nothing<H: Host>(&mut self, host: &mut H) {
+        let map = HeaderMap::ResponseHeaders;
+        let is_head = (host.header(HeaderMap::RequestHeaders, b":method", 0))
+            .is_some_and(|method| method.eq_ignore_ascii_case(b"HEAD"));
+        if !is_head && host.header_count(map, b"content-length") > 0 {
+            self.changes.lengths[1] = false;
+            host.set_header(map, b"content-length", b"0");
+        }
     }
 
     /// A chunk has passed all links: of a response whose status has no body, nothing goes on.

@@ -193,6 +193,43 @@ fn response_that_can_have_a_body_again_has_it_and_no_length_of_another_status() 
     }
 }
 
+/// The upstream's 304 says how long the body is that it does not send.
+#[test]
+fn response_without_a_body_that_gets_another_status_has_no_length_of_one() {
+    for interest in [streaming(), whole()] {
+        for (method, length) in [("GET", Some("0")), ("HEAD", Some("231"))] {
+            for (status, body) in [("200", ""), ("404", ""), ("200", "made")] {
+                let plugin = at(Phase::ResponseHeaders, interest, move |stream| {
+                    let map = HeaderMap::ResponseHeaders;
+                    stream
+                        .set_header(map, b":status", status.as_bytes())
+                        .unwrap();
+                    if !body.is_empty() {
+                        stream
+                            .set_body(Direction::Response, body.as_bytes())
+                            .unwrap();
+                    }
+                    Ok(Decision::Continue)
+                });
+                let mut wire = Wire::new(vec![plugin]);
+                let request = [
+                    (":method", method),
+                    (":path", "/"),
+                    (":authority", "a.test"),
+                ];
+                wire.headers(Direction::Request, &request, true);
+                let headers = [(":status", "304"), ("content-length", "231")];
+                wire.headers(Direction::Response, &headers, true);
+                let sent = wire.sent(Direction::Response);
+                let makes = !body.is_empty() && method == "GET";
+                let length = if makes { Some("4") } else { length };
+                assert_eq!(sent.header("content-length"), length, "{method} {status}");
+                assert_eq!(sent.body, if makes { b"made" } else { &b""[..] });
+            }
+        }
+    }
+}
+
 #[test]
 fn body_for_a_response_to_head_is_not_made() {
     let plugin = at(Phase::ResponseHeaders, streaming(), |stream| {
