@@ -182,6 +182,47 @@ impl Streams {
         }
     }
 
+    /// Whether a handler, or a timer's function, waits for an event.
+    pub(crate) fn is_awaited(&self, slot: Slot, id: WakeId) -> bool {
+        let Lookup::At(index) = self.look_up(slot) else {
+            return false;
+        };
+        let entry = self.entries.get(index as usize).and_then(Option::as_ref);
+        entry.is_some_and(|entry| {
+            let StreamState {
+                request,
+                response,
+                background,
+                ..
+            } = entry;
+            let mut paused = request.iter().chain(response).chain(background);
+            paused.any(|paused| paused.awaits(id))
+        })
+    }
+
+    /// Whoever waits for an event waits for another one in its place.
+    pub(crate) fn await_instead(&mut self, slot: Slot, id: WakeId, other: WakeId) {
+        let Lookup::At(index) = self.look_up(slot) else {
+            return;
+        };
+        let Some(Some(entry)) = self.entries.get_mut(index as usize) else {
+            return;
+        };
+        let StreamState {
+            request,
+            response,
+            background,
+            ..
+        } = entry;
+        for paused in request.iter_mut().chain(response).chain(background) {
+            if let Wait::Events(awaited) = &mut paused.wait {
+                for awaited in awaited.iter_mut().filter(|awaited| **awaited == id) {
+                    *awaited = other;
+                }
+            }
+        }
+    }
+
     /// Keeps what an event says until a handler asks for it.
     pub(crate) fn keep(&mut self, slot: &mut Slot, wake: &Wake<'_>, budget: usize) -> Verdict {
         let room = Room {

@@ -93,6 +93,7 @@ return {
     function(index)
         stream.close(index)
         timer.close(index)
+        wait.close(index)
         if filter then
             filter.close(index)
         end

@@ -8,6 +8,7 @@ local call, host, text = core.call, core.host, core.text
 local fail, expect, to_text, stage_pairs = core.fail, core.expect, core.to_text, core.stage_pairs
 local type, error, pairs, setmetatable, concat = type, error, pairs, setmetatable, table.concat
 local needs_stream, suspendable, suspend = wait.needs_stream, wait.suspendable, wait.suspend
+local own_handle, check_owner = wait.own_handle, wait.check_owner
 local host_callout, host_open_stream, host_timer = host.callout, host.open_stream, host.timer
 local host_send_data, host_send_trailers = host.send_data, host.send_trailers
 local host_wait_for, host_outcome, host_has_outcome = host.wait_for, host.outcome, host.has_outcome
@@ -74,7 +75,8 @@ end
 -- How long a callout waits when the plugin does not say, in milliseconds.
 local DEFAULT_TIMEOUT = 1000
 
--- The common part of handles: `kind`, `id` while something may come, `waiting` while a handler waits.
+-- The common part of handles: `kind`, `id` while something may come, `waiting` while a handler waits. `id` means something
+-- in the handle's own stream only.
 local Callout = {}
 Callout.__index = Callout
 Callout.__metatable = false
@@ -184,6 +186,7 @@ end
 
 function Callout:wait()
     if self.id ~= nil then
+        check_owner(self, "wait", 3)
         wait_until(none_is_pending, { self }, nil, "wait", 3)
     end
     if self.headers then
@@ -193,12 +196,16 @@ function Callout:wait()
 end
 
 function Callout:done()
+    if self.id ~= nil then
+        check_owner(self, "done", 3)
+    end
     return (is_ready(self))
 end
 
 function Callout:cancel()
     local id = self.id
     if id ~= nil then
+        check_owner(self, "cancel", 3)
         self.id, self.reason = nil, "cancelled"
         host_cancel(call, CALLOUT, id)
     end
@@ -211,7 +218,7 @@ function callout.start(options)
     local cluster, headers, body = request(options, "envoy.callout.start", KNOWN)
     local timeout = timeout_of(options.timeout_ms, DEFAULT_TIMEOUT)
     stage_pairs(headers, "header")
-    local handle = setmetatable({ kind = CALLOUT }, Callout)
+    local handle = own_handle(setmetatable({ kind = CALLOUT }, Callout), 3)
     if host_callout(call, cluster, #cluster, body, #body, timeout) == 1 then
         handle.id = call.number
     else
@@ -245,6 +252,9 @@ local function check_handles(handles, what, only_callouts)
         local kind = type(handle) == "table" and handle.kind
         if kind ~= CALLOUT and (only_callouts or kind ~= HTTP_STREAM) then
             error(what .. ": number " .. i .. " of the list is no callout", 3)
+        end
+        if handle.id ~= nil then
+            check_owner(handle, what .. ": number " .. i .. " of the list", 4)
         end
     end
 end
@@ -294,7 +304,7 @@ function callout.stream(options)
         expect(ended, "boolean", "end_stream")
     end
     stage_pairs(headers, "header")
-    local handle = setmetatable({ kind = HTTP_STREAM, complete = ended }, Stream)
+    local handle = own_handle(setmetatable({ kind = HTTP_STREAM, complete = ended }, Stream), 3)
     if host_open_stream(call, cluster, #cluster, body, #body, timeout, ended and 1 or 0) == 1 then
         handle.id = call.number
     else
@@ -304,10 +314,12 @@ function callout.stream(options)
 end
 
 -- Why nothing can be sent, or nil.
-local function cannot_send(handle)
+local function cannot_send(handle, what)
     if handle.id == nil then
         return handle.reason
-    elseif handle.complete then
+    end
+    check_owner(handle, what, 4)
+    if handle.complete then
         return "the request is complete"
     end
     return nil
@@ -317,7 +329,7 @@ local OVER = "the stream is over"
 
 function Stream:send(data, end_stream)
     data = data == nil and "" or to_text(data, "the data")
-    local reason = cannot_send(self)
+    local reason = cannot_send(self, "send")
     if reason then
         return nil, reason
     end
@@ -337,7 +349,7 @@ function Stream:send_trailers(trailers)
     if type(trailers) ~= "table" then
         expect(trailers, "table", "the trailers")
     end
-    local reason = cannot_send(self)
+    local reason = cannot_send(self, "send_trailers")
     if reason then
         return nil, reason
     end
@@ -356,6 +368,11 @@ end
 local function wait_for_part(handle, which, timeout, what)
     local answer
     local function has_come()
+        -- It was closed while this waited.
+        if handle.id == nil then
+            answer = 5
+            return true
+        end
         answer = host_part(call, handle.id, which)
         if answer < 0 then
             fail(answer, 4)
@@ -374,6 +391,7 @@ local function part(handle, which, timeout, what)
     if handle.id == nil then
         return 5
     end
+    check_owner(handle, what, 4)
     local answer = host_part(call, handle.id, which)
     if answer < 0 then
         fail(answer, 2)
@@ -460,12 +478,16 @@ end
 
 -- Whether asking would answer at once.
 function Stream:done()
+    if self.id ~= nil then
+        check_owner(self, "done", 3)
+    end
     return (is_ready(self))
 end
 
 function Stream:close()
     local id = self.id
     if id ~= nil then
+        check_owner(self, "close", 3)
         self.id, self.reason = nil, CLOSED
         host_cancel(call, HTTP_STREAM, id)
     end

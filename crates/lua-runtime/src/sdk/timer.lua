@@ -58,16 +58,16 @@ local function new(what, delay, run, least, repeats)
 end
 
 function Timer:cancel()
-    self.repeats = false
     local id = self.id
     if id ~= nil then
-        self.id = nil
         local own = timers[host_index(call)]
-        if own then
-            own[id] = nil
+        if own == nil or own[id] ~= self then
+            error("cancel: it belongs to another stream, or its stream is over", 2)
         end
+        self.id, own[id] = nil, nil
         host_cancel(call, TIMER, id)
     end
+    self.repeats = false
 end
 
 envoy.timer = {

@@ -11,6 +11,7 @@ local pairs, pcall = pairs, pcall
 local running, yield = coroutine.running, coroutine.yield
 local host_callout, host_timer, host_outcome = host.callout, host.timer, host.outcome
 local host_reply, host_wait_body, host_wait_for = host.reply, host.wait_body, host.wait_for
+local host_index = host.stream_index
 local LOG_PHASE, BACKGROUND = core.LOG_PHASE, core.BACKGROUND
 -- Kinds of what can be waited for, as waiting.rs numbers them.
 local CALLOUT, TIMER = 1, 2
@@ -47,6 +48,43 @@ local function suspend(what, level)
         error(what .. " cannot wait here: a function that is written in C stands in between, such as "
             .. "string.gsub or table.sort", level or 3)
     end
+end
+
+-- What tells living streams apart, by the number of their entry; and to which of them a handle belongs, out of the
+-- plugin's sight.
+local streams = {}
+local owners = setmetatable({}, { __mode = "k" })
+
+-- The stream that is being served.
+local function current(level)
+    local index = host_index(call)
+    if index < 0 then
+        fail(index, level)
+    end
+    local one = streams[index]
+    if one == nil then
+        one = {}
+        streams[index] = one
+    end
+    return one
+end
+
+-- Notes that a handle belongs to the stream that is being served. Answers the handle.
+function wait.own_handle(handle, level)
+    owners[handle] = current(level + 1)
+    return handle
+end
+
+-- Raises where a handle is used that is not of the stream that is being served.
+function wait.check_owner(handle, what, level)
+    if call.phase < 0 or owners[handle] ~= current(level + 1) then
+        error(what .. ": it belongs to another stream, or its stream is over", level)
+    end
+end
+
+-- The stream has ended.
+function wait.close(index)
+    streams[index] = nil
 end
 
 wait.needs_stream, wait.suspendable, wait.suspend = needs_stream, suspendable, suspend

@@ -596,3 +596,139 @@ fn a_vm_that_is_replaced_forgets_what_came() {
     assert!(fault.message.contains("was lost"), "{}", fault.message);
     probe.configured.end(slot, 0);
 }
+
+/// What is cancelled while a handler waits for it wakes that handler, by a timer that is due at once.
+#[test]
+fn handler_that_waits_for_what_is_cancelled_goes_on() {
+    for (start, stop, waits, outcome) in [
+        (
+            "start{ cluster = 'a' }",
+            "cancel",
+            "one:wait()",
+            "cancelled",
+        ),
+        (
+            "start{ cluster = 'a' }",
+            "cancel",
+            "envoy.callout.wait_any({ one }):wait()",
+            "cancelled",
+        ),
+        (
+            "stream{ cluster = 'a' }",
+            "close",
+            "one:read_all()",
+            "the stream is closed",
+        ),
+        (
+            "stream{ cluster = 'a' }",
+            "close",
+            "one:headers(500)",
+            "the stream is closed",
+        ),
+        (
+            "stream{ cluster = 'a' }",
+            "close",
+            "envoy.callout.wait_any({ one }):read()",
+            "the stream is closed",
+        ),
+    ] {
+        let probe = on_request(&format!(
+            "
+            local one = envoy.callout.{start}
+            envoy.timer.after(50, function() one:{stop}() end)
+            local _, reason = {waits}
+            envoy.logInfo(tostring(reason))
+            "
+        ));
+        let (mut slot, mut stream) = begin(&probe);
+        assert_eq!(tell(&probe, Wake::Timer(1), &mut slot, &mut stream), None);
+        assert_eq!(stream.timers.last(), Some(&Duration::ZERO), "{waits}");
+        let soon = Wake::Timer(stream.timers.len() as u64);
+        let decision = tell(&probe, soon, &mut slot, &mut stream);
+        assert_eq!(decision, Some(Decision::Continue), "{waits}");
+        assert_eq!(stream.logged(), [outcome], "{waits}");
+        probe.configured.end(slot, 0);
+    }
+}
+
+#[test]
+fn handle_is_of_no_use_in_another_stream() {
+    for (keeps, uses, name) in [
+        (
+            "envoy.callout.start{ cluster = 'a' }",
+            "kept:wait()",
+            "wait",
+        ),
+        (
+            "envoy.callout.start{ cluster = 'a' }",
+            "kept:done()",
+            "done",
+        ),
+        (
+            "envoy.callout.start{ cluster = 'a' }",
+            "kept:cancel()",
+            "cancel",
+        ),
+        (
+            "envoy.callout.stream{ cluster = 'a' }",
+            "kept:read()",
+            "read",
+        ),
+        (
+            "envoy.callout.stream{ cluster = 'a' }",
+            "kept:send('x')",
+            "send",
+        ),
+        (
+            "envoy.callout.stream{ cluster = 'a' }",
+            "kept:close()",
+            "close",
+        ),
+        (
+            "envoy.callout.start{ cluster = 'a' }",
+            "envoy.callout.wait_all({ kept })",
+            "envoy.callout.wait_all: number 1 of the list",
+        ),
+        (
+            "envoy.timer.after(1, function() end)",
+            "kept:cancel()",
+            "cancel",
+        ),
+    ] {
+        for is_over in [false, true] {
+            let probe = probe(&format!(
+                "
+                local kept
+                return {{ on_request_header = function()
+                    if kept then
+                        local ok, why = pcall(function()
+                            {uses}
+                        end)
+                        envoy.logInfo(tostring(why))
+                    else
+                        kept = {keeps}
+                    end
+                end }}
+                "
+            ));
+            let (mut slot, mut stream) = (Slot::default(), FakeStream::new());
+            let decision = probe.call(Phase::RequestHeaders, &mut slot, &mut stream);
+            assert_eq!(decision, DONE);
+            if is_over {
+                probe.configured.end(slot, 0);
+            }
+            let (mut other, mut its) = (Slot::default(), FakeStream::new());
+            let decision = probe.call(Phase::RequestHeaders, &mut other, &mut its);
+            assert_eq!(decision, DONE);
+            assert_eq!(
+                its.logged(),
+                [format!(
+                    "probe/main.lua:6: {name}: it belongs to another stream, or its stream is over"
+                )],
+                "{uses}, over: {is_over}"
+            );
+            assert!(its.cancelled.is_empty() && stream.cancelled.is_empty());
+            probe.configured.end(other, 0);
+        }
+    }
+}

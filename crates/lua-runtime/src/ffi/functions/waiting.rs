@@ -369,17 +369,24 @@ pub(super) unsafe extern "C" fn stream_part(call: *mut CallState, id: f64, wante
     }
 }
 
-/// 1: nothing is heard of it any more.
+/// 1: nothing is heard of it any more. Whoever waits for it goes on soon.
 pub(super) unsafe extern "C" fn cancel(call: *mut CallState, kind: i32, id: f64) -> i32 {
     // SAFETY: called by the SDK, with its call state.
     unsafe {
         with_stream(call, |state, stream| {
             if let Some(name) = name_of(kind, id) {
-                stream.cancel(name);
                 let CallState { streams, slot, .. } = state;
                 if let Lookup::At(_) = streams.look_up(*slot) {
+                    let is_awaited = streams.is_awaited(*slot, name);
+                    if is_awaited && let Ok(timer) = stream.start_timer(Duration::ZERO) {
+                        streams.await_instead(*slot, name, WakeId::Timer(timer));
+                    } else if is_awaited {
+                        // Its own end has to do.
+                        return 1;
+                    }
                     streams.outcomes(slot, |outcomes| outcomes.drop_kept(name));
                 }
+                stream.cancel(name);
             }
             1
         })
