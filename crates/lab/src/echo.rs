@@ -243,7 +243,13 @@ where
     });
     let mut builder = auto::Builder::new(TokioExecutor::new());
     builder.http1().timer(TokioTimer::new()).max_headers(512);
-    builder.http2().timer(TokioTimer::new());
+    // Envoy resets streams that its clients left, many of them before this service saw them. A limit would end the
+    // connection, and with it the streams of others.
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        .max_pending_accept_reset_streams(usize::MAX)
+        .max_local_error_reset_streams(usize::MAX);
     let mut connection = std::pin::pin!(builder.serve_connection(TokioIo::new(stream), service));
     // How a connection ends is the client's to judge, so results are dropped.
     tokio::select! {
