@@ -739,6 +739,10 @@ mod tests {
 
     /// One that was met at work once is not kept back by those that are met all the time.
     #[test]
+    #[cfg_attr(
+        miri,
+        ignore = "simulates thousands of calls, which takes Miri minutes"
+    )]
     fn plugin_whose_short_calls_are_rare_does_not_wait_for_others() {
         let accounts = fresh(&[20; 20]);
         let (others, rare) = (&accounts[1..], &accounts[0]);
