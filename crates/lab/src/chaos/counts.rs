@@ -144,7 +144,7 @@ mod tests {
         let counts = Counts::new();
         let long_ago = |seconds| Instant::now().checked_sub(Duration::from_secs(seconds));
         counts.wrong(Instant::now(), "judged");
-        let ends = Instant::now() + Duration::from_secs(60);
+        let ends = Instant::now() + Duration::from_mins(1);
         counts.pause(ends, ends);
         assert_eq!(counts.problems().0, 1);
         // A pause that ended a second before the request began, and was found later.

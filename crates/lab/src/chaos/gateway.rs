@@ -61,6 +61,10 @@ pub(super) struct Gateway {
 
 /// What changes from one `outrider.yaml` to the next.
 #[derive(Debug, Clone, Default)]
+#[allow(
+    clippy::struct_excessive_bools,
+    reason = "each is something that comes and goes by itself"
+)]
 pub(super) struct State {
     version: u64,
     has_second_listener: bool,

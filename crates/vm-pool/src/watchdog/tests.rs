@@ -167,9 +167,10 @@ fn long_call_is_charged_for_all_it_used_however_late_the_watchdog_comes() {
     test.look(1);
     test.slot.charge_sample();
     test.slot.end().unwrap();
-    // 52 ms at 20 % drain in 260 ms, of which 100 ms are granted at once.
+    // 52 ms at 20 % drain in 260 ms, of which 100 ms are granted at once, and some of which have passed. Without the 50
+    // ms nothing is left.
     let wait = account.wait(7).unwrap();
-    assert!(wait > Duration::from_millis(150), "{wait:?}");
+    assert!(wait > Duration::from_millis(50), "{wait:?}");
 }
 
 /// Keeps the thread at work for as long as the meter charges for one call.
