@@ -24,7 +24,7 @@ gateway:
   admin: '{admin}'
   workers: 1
 plugins:
-  talker: {source: talker.lua, allow: all, budgets: {time_ms: 500, memory_mib: 4}}
+  talker: {source: talker.lua, allow: all, budgets: {time_ms: 500, memory_mib: 4, share: 100}}
 projects:
   - name: shop
     hosts: ['*']
