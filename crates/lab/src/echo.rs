@@ -60,6 +60,9 @@ pub(crate) use record::hexadecimal;
 /// How long open requests get when the service is stopped.
 const DRAIN: Duration = Duration::from_secs(1);
 
+/// Bytes of a request's headers that the service takes over HTTP/2.
+const LARGEST_HEADERS: u32 = 1024 * 1024;
+
 /// What an echo service is started with.
 #[derive(Debug, Clone)]
 pub struct EchoOptions {
@@ -243,10 +246,11 @@ where
     });
     let mut builder = auto::Builder::new(TokioExecutor::new());
     builder.http1().timer(TokioTimer::new()).max_headers(512);
-    // Envoy resets streams that its clients left, many of them before this service saw them. A limit would end the
-    // connection, and with it the streams of others.
+    // Envoy resets streams that its clients left, many of them before this service saw them, and forwards up to 60 KiB of
+    // a client's headers and what plugins add. A limit would end the connection, and with it the streams of others.
     builder
         .http2()
+        .max_header_list_size(LARGEST_HEADERS)
         .timer(TokioTimer::new())
         .max_pending_accept_reset_streams(usize::MAX)
         .max_local_error_reset_streams(usize::MAX);

@@ -58,9 +58,10 @@ pub(crate) struct BodyView {
     pub(crate) length: Length,
 }
 
-/// How many bytes the plugins of one stream may add to its headers and trailers, in all: twice what Envoy takes
-/// of a client.
-pub const MOST_HEADER_BYTES: usize = 2 * 60 * 1024;
+/// How many bytes the plugins of one stream may add to its headers and trailers, in all: as much as Envoy takes of a
+/// client by default. An upstream that gets more than it takes may end an HTTP/2 connection, and with it the streams of
+/// other tenants on it.
+pub const MOST_HEADER_BYTES: usize = 60 * 1024;
 
 /// How many bytes the plugins of one stream may write to its metadata and filter state, in all.
 pub const MOST_STATE_BYTES: usize = 1024 * 1024;

@@ -63,11 +63,19 @@ pub(super) fn inline(
 /// a thousand at once delays its own.
 const REQUESTS_IN_ONE_TURN: u32 = 16;
 
+/// Bytes of free memory that Envoy's allocator gives back to the system each second. By default it keeps what a moment of
+/// heavy traffic took.
+const MEMORY_RELEASED_EACH_SECOND: u64 = 16 * 1024 * 1024;
+
 fn common(plan: &Plan, layout: &Layout) -> Value {
     json!({
         "node": { "id": layout.node, "cluster": "outrider" },
         "admin": { "address": socket_address(&layout.admin.ip().to_string(), layout.admin.port()) },
         "stats_flush_interval": "5s",
+        "memory_allocator_manager": {
+            "bytes_to_release": MEMORY_RELEASED_EACH_SECOND,
+            "memory_release_interval": "1s",
+        },
         "bootstrap_extensions": [filter::admin_pages()],
         "stats_config": {
             "stats_tags": [{ "tag_name": "outrider.plugin", "regex": PLUGIN_TAG }],
