@@ -298,11 +298,11 @@ impl Host for EnvoyHost<'_> {
 
     fn set_header(&mut self, map: HeaderMap, name: &[u8], value: &[u8]) -> bool {
         self.note_grpc(map, name);
-        let known = self.known.get_mut();
+        let mut known = self.known.get_mut();
         if !known.is_listed(map) && known.is_worth_listing(map) {
             self.list_now(map);
+            known = self.known.get_mut();
         }
-        let known = self.known.get_mut();
         let own = Name::new(name);
         if value.is_empty() {
             if known.removes(map, own) {

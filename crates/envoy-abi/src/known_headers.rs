@@ -162,7 +162,7 @@ impl<T> Known<T> {
 
 impl KnownHeaders {
     /// Whether no header of a map has this name, as far as is known.
-    #[inline]
+    #[cfg(test)]
     fn is_absent(&self, map: HeaderMap, name: Name<'_>) -> bool {
         self.table(map)
             .is_some_and(|table| table.slot(name) == NONE)
@@ -258,29 +258,28 @@ impl KnownHeaders {
     /// changes.
     #[inline]
     pub(crate) fn removes(&mut self, map: HeaderMap, name: Name<'_>) -> bool {
-        if self.is_absent(map, name) {
+        if !self.is_listed(map) {
+            return false;
+        }
+        let Some(table) = self.table.as_deref_mut() else {
+            return false;
+        };
+        if table.slot(name) == NONE {
             return true;
         }
-        if let Some(table) = self.changing(map, name) {
-            table.set_slot(name, UNKNOWN);
-        }
+        table.begin_change(name, &mut self.asked);
+        table.set_slot(name, UNKNOWN);
         false
     }
 
-    /// The table, as headers of a name are about to change: Envoy's bytes will not be there any more.
+    /// The table, in which headers of a name are about to change.
     #[inline]
     fn changing(&mut self, map: HeaderMap, name: Name<'_>) -> Option<&mut Table> {
         if !self.is_listed(map) {
             return None;
         }
         let table = self.table.as_deref_mut()?;
-        if table.is_fresh {
-            table.is_fresh = false;
-            self.asked = 0;
-        }
-        if name.is_host() {
-            table.set_slot(Name::new(AUTHORITY), UNKNOWN);
-        }
+        table.begin_change(name, &mut self.asked);
         Some(table)
     }
 
@@ -337,6 +336,18 @@ impl Table {
         }
         self.set_slot(Name::new(HOST), UNKNOWN);
         self.is_fresh = true;
+    }
+
+    /// Headers of a name are about to change: Envoy's bytes will not be there any more.
+    #[inline]
+    fn begin_change(&mut self, name: Name<'_>, asked: &mut u8) {
+        if self.is_fresh {
+            self.is_fresh = false;
+            *asked = 0;
+        }
+        if name.is_host() {
+            self.set_slot(Name::new(AUTHORITY), UNKNOWN);
+        }
     }
 
     #[inline]

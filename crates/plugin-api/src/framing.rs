@@ -317,6 +317,7 @@ fn is_scheme(value: &[u8]) -> bool {
             .all(|byte| byte.is_ascii_alphanumeric() || b"+-.".contains(byte))
 }
 
+#[inline]
 fn is_token(value: &[u8]) -> bool {
     // Names are short, and nearly all are tokens: all bytes are looked at, without a branch for each.
     !value.is_empty() && (value.iter()).fold(true, |all, byte| all & is_token_byte(*byte))
@@ -334,15 +335,15 @@ pub(crate) const LONGEST_NAME: usize = 64 * 1024;
 #[inline]
 pub fn check_sendable(name: &[u8], value: &[u8]) -> Result<(), HeaderError> {
     if name.len() + value.len() > crate::MOST_HEADER_BYTES {
-        Err(HeaderError::TooLarge)
-    } else if is_sendable(name, value) {
-        Ok(())
-    } else {
-        Err(HeaderError::Unsendable)
+        return Err(HeaderError::TooLarge);
     }
+    if !is_sendable(name, value) {
+        return Err(HeaderError::Unsendable);
+    }
+    Ok(())
 }
 
-#[inline]
+#[inline(never)]
 fn is_sendable(name: &[u8], value: &[u8]) -> bool {
     is_token(name.strip_prefix(b":").unwrap_or(name)) && !holds_break(value)
 }
