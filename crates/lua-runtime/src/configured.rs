@@ -553,6 +553,10 @@ impl ConfiguredPlugin for LuaConfigured {
         self.core.wait(worker, self.documents.id)
     }
 
+    fn awaited(&self, worker: usize) -> Option<String> {
+        self.core.awaited(worker, self.documents.id)
+    }
+
     fn may_log(&self, worker: usize) -> bool {
         self.core.may_log(worker)
     }

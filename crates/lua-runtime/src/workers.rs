@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 
 use outrider_plugin_api::CALLOUT_COST;
 use outrider_vm_pool::{
-    CallSlot, MakeVm, Making, PooledVm, Progress, RestartBackoff, SpareVms, WorkerSlot, WorkerVms,
-    request_vms,
+    CallSlot, MakeVm, Making, PooledVm, Progress, RestartBackoff, SpareVms, VM_AWAITED, WorkerSlot,
+    WorkerVms, request_vms,
 };
 
 use crate::ffi::{LuaError, LuaErrorKind};
@@ -224,6 +224,15 @@ impl Core {
         }
         let id = if self.configures { id } else { 1 };
         self.workers.get(worker)?.wait(id)
+    }
+
+    /// Returns what a stream with this configuration waits for on a worker.
+    pub(crate) fn awaited(&self, worker: usize, id: i32) -> Option<String> {
+        let share = self.shared.account.as_ref();
+        let limit = share.and_then(|account| account.limit_reached(worker));
+        limit
+            .map(|limit| limit.to_string())
+            .or_else(|| self.wait(worker, id).map(|_| VM_AWAITED.to_owned()))
     }
 
     /// Whether a call of the log phase may run on a worker now.

@@ -275,6 +275,11 @@ pub trait ConfiguredPlugin: Send + Sync + Debug {
         None
     }
 
+    /// Returns what a call waits for on this worker, as a sentence for people, or `None` if it need not wait.
+    fn awaited(&self, _worker: usize) -> Option<String> {
+        None
+    }
+
     /// Whether a call of the log phase, which cannot wait, may run on this worker now. Else it is not made, and fails for
     /// [`Cause::Share`](crate::Cause::Share).
     fn may_log(&self, worker: usize) -> bool {

@@ -33,6 +33,7 @@
 //! The accounting is bounded by the number of plugins: buckets are single numbers.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, RwLock, Weak};
 use std::time::{Duration, Instant};
@@ -207,6 +208,38 @@ pub struct ShareAccount {
     waits: AtomicU64,
 }
 
+/// A limit of CPU that a plugin waits for. Its text says who is over it and what to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CpuLimit {
+    /// `budgets.share`, in per cent of a worker.
+    Plugin(u32),
+    /// That of all plugins together for long calls, timers and ticks, in per cent of a worker.
+    LongCalls(u32),
+    /// That of all plugins together for calls of any length, in per cent of a worker.
+    Calls(u32),
+}
+
+impl fmt::Display for CpuLimit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const MEND: &str = "shorten calls that take long, give the gateway more `workers`, or raise `budgets.share`";
+        match self {
+            Self::Plugin(per_cent) => write!(
+                f,
+                "the plugin's long calls and timers used more than its {per_cent} % of this worker's CPU; shorten them, \
+                 or raise `budgets.share`"
+            ),
+            Self::LongCalls(per_cent) => write!(
+                f,
+                "long calls and timers of all plugins together used more than {per_cent} % of this worker's CPU; {MEND}"
+            ),
+            Self::Calls(per_cent) => write!(
+                f,
+                "calls of all plugins together used more than {per_cent} % of this worker's CPU; {MEND}"
+            ),
+        }
+    }
+}
+
 /// The accounts of the process, by plugin name.
 static ACCOUNTS: LazyLock<Mutex<BTreeMap<String, Weak<ShareAccount>>>> =
     LazyLock::new(Mutex::default);
@@ -362,6 +395,28 @@ impl ShareAccount {
         let wait = Self::wait_at(cell, now)?;
         self.waits.fetch_add(1, Ordering::Relaxed);
         Some(wait + cell.stagger(now))
+    }
+
+    /// Returns the limit that the plugin waits for on a worker, or `None` if it may run now.
+    pub fn limit_reached(&self, worker: usize) -> Option<CpuLimit> {
+        self.limit_at(self.cells.get(worker)?, now())
+    }
+
+    fn limit_at(&self, cell: &Cell, now: u64) -> Option<CpuLimit> {
+        let own = cell.own.wait(WINDOW, now);
+        let long = Self::wait_for_long(cell, now);
+        let calls = Self::wait_for_calls(cell, now);
+        let all = LIMIT_OF_ALL.load(Ordering::Relaxed);
+        if own.max(long).max(calls).is_zero() {
+            None
+        } else if calls > long {
+            Some(CpuLimit::Calls(all.max(ALL_CALLS)))
+        } else if own == long {
+            // The wait for long calls is at least the plugin's own.
+            Some(CpuLimit::Plugin(self.per_cent.load(Ordering::Relaxed)))
+        } else {
+            Some(CpuLimit::LongCalls(all))
+        }
     }
 
     /// Whether a call that cannot wait, one of the log phase, may run on a worker now. A spell of short calls, such as
@@ -540,6 +595,22 @@ mod tests {
         account.charge_at(0, ms(8), 100, 100, 21 * MS);
         assert_eq!(wait(account, 21 * MS), Some(ms(20)));
         assert_eq!(wait(account, 41 * MS), None);
+    }
+
+    #[test]
+    fn limit_that_a_plugin_waits_for_is_told() {
+        let limit = |account: &ShareAccount| account.limit_at(&account.cells[0], MS);
+        let account = &fresh(&[20])[0];
+        assert_eq!(limit(account), None);
+        account.charge_at(0, ms(30), 100, 100, MS);
+        assert_eq!(limit(account), Some(CpuLimit::Plugin(20)));
+        let accounts = fresh(&[100, 100]);
+        accounts[0].charge_at(0, ms(100), 30, 15, MS);
+        accounts[1].charge_at(0, ms(10), 30, 15, MS);
+        assert!(matches!(limit(&accounts[1]), Some(CpuLimit::LongCalls(_))));
+        let account = &fresh(&[20])[0];
+        account.charge_short_at(0, ms(10), 50, 50, MS);
+        assert!(matches!(limit(account), Some(CpuLimit::Calls(_))));
     }
 
     #[test]

@@ -26,6 +26,8 @@ const LONGEST_SPIN: Duration = Duration::from_micros(500);
 const PATIENCE: Duration = Duration::from_millis(750);
 /// Streams wait again for a VM that is made so long after the one before.
 const FORGET: Duration = Duration::from_secs(1);
+/// What a stream is told that waited for a VM in vain.
+pub const VM_AWAITED: &str = "no VM of the plugin is ready on this worker; a new one is being made, which takes as long as its start does";
 /// A waiting stream asks again after a quarter of the time that has passed, within these bounds: many streams
 /// that wait must not keep the worker busy.
 const SHORTEST_STEP: Duration = Duration::from_millis(2);

@@ -7,6 +7,7 @@ use outrider_plugin_api::{
     Call, Cause, ConfigPlace, ConfiguredPlugin, Decision, Direction, Fault, Reaction, Slot, Stream,
     Wake, WakeId,
 };
+use outrider_vm_pool::VM_AWAITED;
 
 use crate::memory::Loan;
 use crate::vm::{Configuration, Refusal};
@@ -177,6 +178,13 @@ impl ConfiguredPlugin for WasmConfigured {
     fn wait_for_share(&self, worker: usize) -> Option<Duration> {
         let wait = self.core.wait(worker);
         wait.or_else(|| self.core.wait_for_vm(worker))
+    }
+
+    fn awaited(&self, worker: usize) -> Option<String> {
+        let limit = self.core.limit_reached(worker);
+        limit
+            .map(|limit| limit.to_string())
+            .or_else(|| self.core.wait_for_vm(worker).map(|_| VM_AWAITED.to_owned()))
     }
 
     fn may_log(&self, worker: usize) -> bool {

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use outrider_plugin_api::{
     CALLOUT_COST, Cause, ConfigPlace, Fault, LogLevel, MetricId, Slot, VmStatus,
 };
-use outrider_vm_pool::{Making, RestartBackoff, SpareVms, drop_later};
+use outrider_vm_pool::{CpuLimit, Making, RestartBackoff, SpareVms, drop_later};
 
 use crate::code::Code;
 use crate::memory::Loan;
@@ -235,6 +235,11 @@ impl Core {
     #[inline]
     pub(crate) fn wait(&self, worker: usize) -> Option<Duration> {
         self.shared.account.as_ref()?.wait(worker)
+    }
+
+    /// Returns the limit of CPU that the plugin waits for on a worker.
+    pub(crate) fn limit_reached(&self, worker: usize) -> Option<CpuLimit> {
+        self.shared.account.as_ref()?.limit_reached(worker)
     }
 
     /// Whether a call of the log phase may run on a worker now.

@@ -507,7 +507,8 @@ impl ChainRun {
             return;
         }
         if !plugin.may_log(host.worker()) {
-            report(link, Phase::Log, &over_share(), host);
+            let fault = over_share(Some(link), host.worker());
+            report(link, Phase::Log, &fault, host);
             breaker::over(link, state, host);
             return;
         }

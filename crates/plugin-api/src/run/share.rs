@@ -177,7 +177,8 @@ impl ChainRun {
             });
             return Step::Paused;
         }
-        self.fail(direction, index, task.phase(direction), &over_share(), host)
+        let fault = over_share(self.chain.links().get(index), host.worker());
+        self.fail(direction, index, task.phase(direction), &fault, host)
     }
 
     /// A suspended call that has not begun is not made.
@@ -195,11 +196,14 @@ pub(super) fn share_of(link: &Link, worker: usize) -> Option<Duration> {
 }
 
 /// The failure of a call that found no CPU left of its plugin's share.
-pub(super) fn over_share() -> Fault {
+pub(super) fn over_share(link: Option<&Link>, worker: usize) -> Fault {
+    let plugin = link.and_then(|link| link.plugin.as_ref());
+    let awaited = plugin.and_then(|plugin| plugin.awaited(worker));
+    let awaited = awaited.as_deref().unwrap_or(
+        "the plugin, or all plugins together, used more CPU of this worker than their share (`budgets.share`)",
+    );
     Fault {
         cause: Cause::Share,
-        message: "the call was not made: the plugin, or all plugins together, used more CPU of this worker than \
-                  their share (`budgets.share`)"
-            .into(),
+        message: format!("the call was not made: {awaited}").into(),
     }
 }

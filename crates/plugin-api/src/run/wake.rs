@@ -26,7 +26,8 @@ impl ChainRun {
         let is_impatient = self.takes_impatience(starter.link);
         let Some(direction) = self.waiting(starter, &wake, host) else {
             if is_impatient {
-                return self.fail_event(starter, &over_share(), host);
+                let fault = over_share(self.chain.links().get(starter.link), host.worker());
+                return self.fail_event(starter, &fault, host);
             }
             return self.tell(starter, wake, host);
         };
@@ -35,7 +36,8 @@ impl ChainRun {
         };
         let step = if is_impatient {
             let phase = task.phase(direction);
-            self.fail(direction, starter.link, phase, &over_share(), host)
+            let fault = over_share(self.chain.links().get(starter.link), host.worker());
+            self.fail(direction, starter.link, phase, &fault, host)
         } else {
             self.invoke(direction, position, task, Action::Resume(wake), host)
         };
