@@ -7,7 +7,7 @@
 mod matching;
 mod text;
 
-use outrider_plugin_formats::{Group, PluginEntry, Runtime};
+use outrider_plugin_formats::{Allow, FailurePolicy, Group, PluginEntry, Runtime};
 use outrider_yaml::{Node, PathSegment};
 use serde::Serialize;
 use serde_json::Value;
@@ -83,6 +83,13 @@ pub struct Link {
     pub settings: Vec<Setting>,
     /// The limits that hold for it: its budgets, and its circuit unless that is off.
     pub limits: Vec<Limit>,
+    /// What a stream gets when it fails.
+    pub failure_policy: FailurePolicy,
+    /// What it may do beyond its own streams.
+    pub allow: Allow,
+    /// Bytes of log lines that it may write each second, unless it has the default.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub log_rate: Option<u32>,
 }
 
 /// One value of an effective configuration.
@@ -204,6 +211,9 @@ fn link(entry: &PluginEntry, trail: &[(&str, &Use)], scope: &str, last: &Use) ->
         config,
         settings,
         limits: Vec::new(),
+        failure_policy: entry.failure_policy.clone(),
+        allow: entry.allow.clone(),
+        log_rate: entry.log_rate,
     }
 }
 

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use outrider_plugin_formats::{Allow, AllowedNames, FailureAction, FailurePolicy};
+
 use super::Explanation;
 use crate::plan::{Action, Limit, Place};
 
@@ -83,7 +85,14 @@ impl Explanation {
                     width = widest + 2
                 )?;
             }
+            writeln!(f, "       fails   {}", FailureWords(&link.failure_policy))?;
+            if let Some(words) = allowed(&link.allow) {
+                writeln!(f, "       may     {words}")?;
+            }
             write_limits(f, &link.limits)?;
+            if let Some(rate) = link.log_rate {
+                writeln!(f, "       logs    at most {rate} bytes a second")?;
+            }
         }
         Ok(())
     }
@@ -104,6 +113,61 @@ fn write_limits(f: &mut fmt::Formatter<'_>, limits: &[Limit]) -> fmt::Result {
         return Ok(());
     }
     writeln!(f, "       limits  {}", shown.join(", "))
+}
+
+/// What a stream gets when a plugin fails on it: `closed, with status 500; open for share, time`.
+struct FailureWords<'a>(&'a FailurePolicy);
+
+impl fmt::Display for FailureWords<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let policy = self.0;
+        let word = |action| match action {
+            FailureAction::Open => "open".to_owned(),
+            FailureAction::Closed => format!("closed, with status {}", policy.status),
+        };
+        write!(f, "{}", word(policy.default))?;
+        let others: Vec<String> = policy
+            .causes
+            .iter()
+            .filter(|(_, action)| **action != policy.default)
+            .map(|(cause, _)| format!("{cause:?}").to_lowercase())
+            .collect();
+        if others.is_empty() {
+            return Ok(());
+        }
+        let other = match policy.default {
+            FailureAction::Open => FailureAction::Closed,
+            FailureAction::Closed => FailureAction::Open,
+        };
+        write!(f, "; for {}: {}", others.join(", "), word(other))
+    }
+}
+
+/// What a plugin's permissions let it do, or `None` if it has none.
+fn allowed(allow: &Allow) -> Option<String> {
+    if *allow == Allow::all() {
+        return Some("do everything (allow: all)".to_owned());
+    }
+    let listed = |names: &AllowedNames, what: &str| match names {
+        AllowedNames::All(_) => Some(format!("{what} (all)")),
+        AllowedNames::Listed(names) if names.is_empty() => None,
+        AllowedNames::Listed(names) => {
+            let names: Vec<&str> = names.iter().map(String::as_str).collect();
+            Some(format!("{what} {}", names.join(", ")))
+        }
+    };
+    let words: Vec<String> = [
+        listed(&allow.upstreams, "call upstreams"),
+        (allow.leave_project).then(|| "leave its project".to_owned()),
+        (allow.override_host).then(|| "choose the endpoint".to_owned()),
+        listed(&allow.metadata, "write metadata of"),
+        (allow.router_headers).then(|| "set headers of the router".to_owned()),
+        listed(&allow.typed_filter_state, "set typed filter state"),
+    ]
+    .into_iter()
+    .flatten()
+    .collect();
+    (!words.is_empty()).then(|| words.join("; "))
 }
 
 struct Words<'a>(&'a Action);
