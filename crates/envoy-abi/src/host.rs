@@ -928,14 +928,15 @@ impl Host for EnvoyHost<'_> {
     fn report_fault(&mut self, link: &Link, phase: Phase, fault: &Fault) {
         let now = unix_millis();
         link.faults.note(now, phase, fault);
-        let Some(unsaid) = link.faults.admit(now) else {
+        let Some(unsaid) = link.faults.admit(now, fault.cause) else {
             return;
         };
         let more = match unsaid {
             0 => String::new(),
-            more => format!(" ({more} more since the last line about this plugin)"),
+            more => format!(" ({more} more of this cause since the last line about it)"),
         };
         let action = match link.failure_policy.action(fault.cause) {
+            _ if phase == Phase::Log => "the response was sent before".to_owned(),
             outrider_plugin_api::FailureAction::Open => "the stream goes on without it".to_owned(),
             outrider_plugin_api::FailureAction::Closed => {
                 format!("the stream gets a {}", link.failure_policy.status())

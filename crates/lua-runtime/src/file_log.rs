@@ -23,9 +23,9 @@ use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, LazyLock};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
-use outrider_plugin_api::{FaultLog, LINE_LIMIT, LogBudget};
+use outrider_plugin_api::{LINE_LIMIT, LineInterval, LogBudget};
 
 use crate::ffi::lower_thread_priority;
 use crate::source::LogFolder;
@@ -73,7 +73,7 @@ pub(crate) struct FileLog {
     /// So many of them are in the statistics.
     told: Arc<AtomicU64>,
     /// Which losses the proxy's log hears of.
-    losses: Arc<FaultLog>,
+    losses: Arc<Mutex<LineInterval>>,
     budget: Arc<LogBudget>,
 }
 
@@ -184,7 +184,10 @@ impl FileLog {
 
     /// What the proxy's log is told of lost lines, now and then.
     pub(crate) fn complaint(&self, now_ms: u64) -> Option<String> {
-        self.losses.admit(now_ms)?;
+        self.losses
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .admit(now_ms)?;
         Some(format!(
             "its log file {} loses lines ({} since the plugin was loaded): it cannot be written, or not as fast \
              as they come",

@@ -132,31 +132,50 @@ pub struct Fault {
     pub message: String,
 }
 
-/// Decides which of a plugin's faults are logged: the first, and then at most one each
-/// [`FaultLog::INTERVAL_MS`], with the number of those that were not.
+/// Decides which of many like events are logged: the first, and then at most one each [`LineInterval::MS`], with the
+/// number of those that were not.
+#[derive(Debug, Default)]
+pub struct LineInterval {
+    last_ms: Option<u64>,
+    unsaid: u64,
+}
+
+impl LineInterval {
+    /// The least time between two lines, in milliseconds.
+    pub const MS: u64 = 10_000;
+
+    /// Counts an event at `now_ms` (any clock, milliseconds). Returns how many went unsaid since the last line, or
+    /// `None` if this one is not to be logged.
+    pub fn admit(&mut self, now_ms: u64) -> Option<u64> {
+        let quiet = self
+            .last_ms
+            .is_some_and(|last| now_ms.saturating_sub(last) < Self::MS);
+        if quiet {
+            self.unsaid += 1;
+            None
+        } else {
+            self.last_ms = Some(now_ms);
+            Some(std::mem::take(&mut self.unsaid))
+        }
+    }
+}
+
+/// Decides which of a plugin's faults are logged, with a [`LineInterval`] for each cause: one that fails all the time
+/// hides no other.
 #[derive(Debug, Default)]
 pub struct FaultLog {
-    state: Mutex<FaultLogState>,
+    causes: Mutex<[LineInterval; CAUSES]>,
     last: Arc<LastFaults>,
 }
 
 /// A fault log that several chains share.
 pub type FailureLogHandle = std::sync::Arc<FaultLog>;
 
-#[derive(Debug, Default)]
-struct FaultLogState {
-    last_ms: Option<u64>,
-    unsaid: u64,
-}
-
 impl FaultLog {
-    /// The least time between two lines of one plugin, in milliseconds.
-    pub const INTERVAL_MS: u64 = 10_000;
-
     /// A log that has admitted nothing yet; the last fault is kept in `last`.
     pub fn new(last: Arc<LastFaults>) -> Self {
         Self {
-            state: Mutex::default(),
+            causes: Mutex::default(),
             last,
         }
     }
@@ -166,24 +185,14 @@ impl FaultLog {
         self.last.note(unix_ms, phase, fault);
     }
 
-    /// Counts a fault at `now_ms` (any clock, milliseconds). Answers whether to log it, and how many
-    /// went unsaid since the last line.
-    pub fn admit(&self, now_ms: u64) -> Option<u64> {
+    /// Counts a fault, as [`LineInterval::admit`] does.
+    pub fn admit(&self, now_ms: u64, cause: Cause) -> Option<u64> {
         // A poisoned lock holds a valid state: every change of it is a plain store.
-        let mut state = self
-            .state
+        let mut causes = self
+            .causes
             .lock()
             .unwrap_or_else(std::sync::PoisonError::into_inner);
-        let quiet = state
-            .last_ms
-            .is_some_and(|last| now_ms.saturating_sub(last) < Self::INTERVAL_MS);
-        if quiet {
-            state.unsaid += 1;
-            None
-        } else {
-            state.last_ms = Some(now_ms);
-            Some(std::mem::take(&mut state.unsaid))
-        }
+        causes.get_mut(cause.index())?.admit(now_ms)
     }
 }
 
@@ -193,12 +202,21 @@ mod tests {
 
     #[test]
     fn a_burst_of_faults_makes_one_line_and_the_next_counts_the_rest() {
-        let log = FaultLog::default();
-        assert_eq!(log.admit(1_000), Some(0));
+        let mut interval = LineInterval::default();
+        assert_eq!(interval.admit(1_000), Some(0));
         for now in 1_001..1_006 {
-            assert_eq!(log.admit(now), None);
+            assert_eq!(interval.admit(now), None);
         }
-        assert_eq!(log.admit(1_000 + FaultLog::INTERVAL_MS), Some(5));
-        assert_eq!(log.admit(1_001 + FaultLog::INTERVAL_MS), None);
+        assert_eq!(interval.admit(1_000 + LineInterval::MS), Some(5));
+        assert_eq!(interval.admit(1_001 + LineInterval::MS), None);
+    }
+
+    #[test]
+    fn faults_of_one_cause_hide_none_of_another() {
+        let log = FaultLog::default();
+        assert_eq!(log.admit(1_000, Cause::Error), Some(0));
+        assert_eq!(log.admit(1_001, Cause::Error), None);
+        assert_eq!(log.admit(1_002, Cause::Memory), Some(0));
+        assert_eq!(log.admit(1_003, Cause::Memory), None);
     }
 }

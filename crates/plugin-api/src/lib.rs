@@ -46,7 +46,9 @@ pub use chain::{Chain, Link, LinkMetrics};
 pub use circuit::{
     Admission, Circuit, CircuitChange, CircuitPolicy, CircuitState, CircuitStatus, OpenCircuits,
 };
-pub use failure::{Cause, FailureAction, FailureLogHandle, FailurePolicy, Fault, FaultLog};
+pub use failure::{
+    Cause, FailureAction, FailureLogHandle, FailurePolicy, Fault, FaultLog, LineInterval,
+};
 pub use framing::HeaderError;
 pub use host::{BodyBuffer, Host};
 pub use last_fault::{LastFault, LastFaults};

@@ -204,6 +204,6 @@ pub(super) fn over_share(link: Option<&Link>, worker: usize) -> Fault {
     );
     Fault {
         cause: Cause::Share,
-        message: format!("the call was not made: {awaited}").into(),
+        message: format!("the call was not made: {awaited}"),
     }
 }
