@@ -265,7 +265,7 @@ impl ConfiguredPlugin for TestPlugin {
         Ok(Reaction::default())
     }
 
-    fn wait_for_share(&self, _worker: usize) -> Option<Duration> {
+    fn wait_for_share(&self, _worker: usize, _waited: Duration) -> Option<Duration> {
         *self.share.lock().unwrap()
     }
 

@@ -549,8 +549,8 @@ impl ConfiguredPlugin for LuaConfigured {
     }
 
     #[inline]
-    fn wait_for_share(&self, worker: usize) -> Option<Duration> {
-        self.core.wait(worker, self.documents.id)
+    fn wait_for_share(&self, worker: usize, waited: Duration) -> Option<Duration> {
+        self.core.wait(worker, waited, self.documents.id)
     }
 
     fn awaited(&self, worker: usize) -> Option<String> {

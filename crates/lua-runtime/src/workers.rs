@@ -214,9 +214,9 @@ impl Core {
     /// Returns how long a stream with this configuration has to wait on a worker, or `None` if it is to be
     /// called: for the plugin's CPU share, or for a VM that is being made or configured.
     #[inline]
-    pub(crate) fn wait(&self, worker: usize, id: i32) -> Option<Duration> {
+    pub(crate) fn wait(&self, worker: usize, waited: Duration, id: i32) -> Option<Duration> {
         let share = self.shared.account.as_ref();
-        if let Some(wait) = share.and_then(|account| account.wait(worker)) {
+        if let Some(wait) = share.and_then(|account| account.wait(worker, waited)) {
             return Some(wait);
         }
         if !self.off_worker {
@@ -230,9 +230,10 @@ impl Core {
     pub(crate) fn awaited(&self, worker: usize, id: i32) -> Option<String> {
         let share = self.shared.account.as_ref();
         let limit = share.and_then(|account| account.limit_reached(worker));
-        limit
-            .map(|limit| limit.to_string())
-            .or_else(|| self.wait(worker, id).map(|_| VM_AWAITED.to_owned()))
+        limit.map(|limit| limit.to_string()).or_else(|| {
+            self.wait(worker, Duration::ZERO, id)
+                .map(|_| VM_AWAITED.to_owned())
+        })
     }
 
     /// Whether a call of the log phase may run on a worker now.

@@ -267,11 +267,11 @@ pub trait ConfiguredPlugin: Send + Sync + Debug {
     }
 
     /// Returns how long a call has to wait until the plugin may use this worker's CPU again, or `None` if it
-    /// may run now. The chain asks before each call of a handler, and delays the call; after
+    /// may run now; `waited` is how long the stream has waited for the plugin. The chain asks before each call of a handler, and delays the call; after
     /// [`SHARE_PATIENCE`](crate::SHARE_PATIENCE) the stream gets the failure policy for
     /// [`Cause::Share`](crate::Cause::Share). Before a callout's answer or a timer is delivered, the host asks
     /// ([`ChainRun::wait_for_share`](crate::ChainRun::wait_for_share)), with the same bound.
-    fn wait_for_share(&self, _worker: usize) -> Option<Duration> {
+    fn wait_for_share(&self, _worker: usize, _waited: Duration) -> Option<Duration> {
         None
     }
 
@@ -283,7 +283,7 @@ pub trait ConfiguredPlugin: Send + Sync + Debug {
     /// Whether a call of the log phase, which cannot wait, may run on this worker now. Else it is not made, and fails for
     /// [`Cause::Share`](crate::Cause::Share).
     fn may_log(&self, worker: usize) -> bool {
-        self.wait_for_share(worker).is_none()
+        self.wait_for_share(worker, Duration::ZERO).is_none()
     }
 
     /// Charges a call of the log phase that took so long to the CPU share of calls of any length.

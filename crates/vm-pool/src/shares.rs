@@ -73,6 +73,9 @@ const HEAD_START: Duration = Duration::from_millis(40);
 /// By so much more than other calls may those of the log phase be over the limit of calls of any length: they cannot
 /// wait, and are lost.
 const LOG_SPELL: Duration = Duration::from_millis(25);
+/// A call that has waited for so long may run as soon as its plugin is within its even part of the limit for calls of any
+/// length: else it might lose the race for what is left to others again and again.
+const LONG_WAITED: Duration = Duration::from_millis(250);
 /// The least wait that is asked of a stream.
 const LEAST_WAIT: Duration = Duration::from_millis(1);
 /// Each wait ends so long after the one before: thousands of streams that wait and ask again take a small part of a
@@ -381,9 +384,10 @@ impl ShareAccount {
         }
     }
 
-    /// Returns how long the plugin has to wait until it may run on a worker, or `None` if it may now.
+    /// Returns how long a call has to wait until it may run on a worker, or `None` if it may now. `waited`: how long its
+    /// stream has waited for the plugin.
     #[inline]
-    pub fn wait(&self, worker: usize) -> Option<Duration> {
+    pub fn wait(&self, worker: usize, waited: Duration) -> Option<Duration> {
         let cell = self.cells.get(worker)?;
         let charged = cell.own.0.load(Ordering::Relaxed)
             | cell.calls.0.load(Ordering::Relaxed)
@@ -392,7 +396,7 @@ impl ShareAccount {
             return None;
         }
         let now = now();
-        let wait = Self::wait_at(cell, now)?;
+        let wait = Self::wait_at(cell, waited, now)?;
         self.waits.fetch_add(1, Ordering::Relaxed);
         Some(wait + cell.stagger(now))
     }
@@ -405,7 +409,7 @@ impl ShareAccount {
     fn limit_at(&self, cell: &Cell, now: u64) -> Option<CpuLimit> {
         let own = cell.own.wait(WINDOW, now);
         let long = Self::wait_for_long(cell, now);
-        let calls = Self::wait_for_calls(cell, now);
+        let calls = Self::wait_for_calls(cell, Duration::ZERO, now);
         let all = LIMIT_OF_ALL.load(Ordering::Relaxed);
         if own.max(long).max(calls).is_zero() {
             None
@@ -427,7 +431,7 @@ impl ShareAccount {
         };
         let now = now();
         let may = Self::wait_for_long(cell, now).is_zero()
-            && Self::wait_for_calls(cell, now) <= LOG_SPELL;
+            && Self::wait_for_calls(cell, Duration::ZERO, now) <= LOG_SPELL;
         if !may {
             self.waits.fetch_add(1, Ordering::Relaxed);
         }
@@ -444,17 +448,21 @@ impl ShareAccount {
 
     /// How long a plugin waits for what calls of any length used. One whose calls are rare comes before the others, and
     /// waits for short calls only: else each of its calls would wait for the others' long ones.
-    fn wait_for_calls(cell: &Cell, now: u64) -> Duration {
+    fn wait_for_calls(cell: &Cell, waited: Duration, now: u64) -> Duration {
         let all = &cell.worker.calls;
         if cell.rare_calls.is_empty(now) {
             return cell.worker.short.wait(MOST_OF_RARE_CALLS, now);
         }
-        divided(all, &cell.calls, WINDOW_OF_CALLS, now).max(all.wait(MOST_OF_CALLS, now))
+        let own = divided(all, &cell.calls, WINDOW_OF_CALLS, now);
+        if waited >= LONG_WAITED {
+            return own;
+        }
+        own.max(all.wait(MOST_OF_CALLS, now))
     }
 
     #[cold]
-    fn wait_at(cell: &Cell, now: u64) -> Option<Duration> {
-        let wait = Self::wait_for_long(cell, now).max(Self::wait_for_calls(cell, now));
+    fn wait_at(cell: &Cell, waited: Duration, now: u64) -> Option<Duration> {
+        let wait = Self::wait_for_long(cell, now).max(Self::wait_for_calls(cell, waited, now));
         if wait.is_zero() {
             // A charge that comes in between is lost; the next one is not.
             if cell.own.is_empty(now) && cell.fair.is_empty(now) {
@@ -558,7 +566,7 @@ mod tests {
     }
 
     fn wait(account: &ShareAccount, now: u64) -> Option<Duration> {
-        ShareAccount::wait_at(&account.cells[0], now)
+        ShareAccount::wait_at(&account.cells[0], Duration::ZERO, now)
     }
 
     /// Runs calls of `cost` for a second of one worker, each account whenever it may, and returns the CPU
@@ -595,6 +603,21 @@ mod tests {
         account.charge_at(0, ms(8), 100, 100, 21 * MS);
         assert_eq!(wait(account, 21 * MS), Some(ms(20)));
         assert_eq!(wait(account, 41 * MS), None);
+    }
+
+    #[test]
+    fn call_that_has_waited_long_does_not_wait_for_what_others_use() {
+        let accounts = fresh(&[20, 20]);
+        let now = 10 * MS;
+        let (sound, greedy) = (&accounts[0], &accounts[1]);
+        // The sound plugin is no rare one, but within its even part.
+        sound.charge_short_at(0, Duration::from_micros(300), 50, 25, now);
+        greedy.charge_short_at(0, ms(50), 50, 25, now);
+        let wait_after =
+            |account: &ShareAccount, waited| ShareAccount::wait_at(&account.cells[0], waited, now);
+        assert!(wait_after(sound, ms(249)).is_some());
+        assert_eq!(wait_after(sound, LONG_WAITED), None);
+        assert!(wait_after(greedy, LONG_WAITED).is_some());
     }
 
     #[test]
@@ -698,7 +721,7 @@ mod tests {
         let cell = Cell::new(&worker);
         let is_paced = |at: u64| {
             worker.pace.0.store(at + SECOND, Ordering::Relaxed);
-            ShareAccount::wait_at(&cell, at).is_some()
+            ShareAccount::wait_at(&cell, Duration::ZERO, at).is_some()
         };
         assert!(!is_paced(9 * SECOND));
         cell.note_long(ms(1), 30, 9 * SECOND);
@@ -842,7 +865,7 @@ mod tests {
     fn calls_of_the_log_phase_have_more_room_for_short_calls_only() {
         let account = ShareAccount::of("shares-test-log", 20, 8).unwrap();
         account.charge_log(7, ms(12));
-        assert!(account.wait(7).is_some());
+        assert!(account.wait(7, Duration::ZERO).is_some());
         assert!(account.may_log(7));
         account.charge_log(7, ms(30));
         assert!(!account.may_log(7));
@@ -859,8 +882,10 @@ mod tests {
     fn streams_that_wait_ask_again_one_after_the_other() {
         let account = ShareAccount::of("shares-test-stagger", 20, 6).unwrap();
         account.charge(5, ms(50));
-        let first = account.wait(5).unwrap();
-        let waits: Vec<_> = (0..1000).map(|_| account.wait(5).unwrap()).collect();
+        let first = account.wait(5, Duration::ZERO).unwrap();
+        let waits: Vec<_> = (0..1000)
+            .map(|_| account.wait(5, Duration::ZERO).unwrap())
+            .collect();
         // The clock goes on meanwhile, so each of these is a bit less than it would be.
         assert!(waits[999] > first + ms(30), "{first:?} {:?}", waits[999]);
     }
@@ -870,9 +895,9 @@ mod tests {
         // Workers that no other test uses: their buckets belong to the process.
         let first = ShareAccount::of("shares-test", 20, 5).unwrap();
         first.charge(4, ms(50));
-        assert!(first.wait(4).is_some());
-        assert!(first.wait(3).is_none());
-        assert!(first.wait(5).is_none());
+        assert!(first.wait(4, Duration::ZERO).is_some());
+        assert!(first.wait(3, Duration::ZERO).is_none());
+        assert!(first.wait(5, Duration::ZERO).is_none());
         assert_eq!(first.waits(), 1);
         let second = ShareAccount::of("shares-test", 30, 5).unwrap();
         assert!(Arc::ptr_eq(&first, &second));

@@ -135,7 +135,7 @@ fn use_vm(worker: usize, account: &Arc<ShareAccount>) {
     let charge = WakeCharge::begin(&slot, worker);
     call(&vm, &slot, NEVER, || use_cpu(WAKE_UP)).unwrap();
     drop(charge);
-    assert!(account.wait(worker).is_some());
+    assert!(account.wait(worker, Duration::ZERO).is_some());
     // Another thread uses the VM, as one that loads a configuration does. It has no clock.
     slot.set_worker(NO_WORKER);
     let loaded = thread::scope(|scope| {
@@ -168,10 +168,10 @@ fn workers_and_watchdog_at_once_keep_calls_accounts_and_vms_apart() {
     for worker in 0..WORKERS {
         // The watchdog charged as well, and no charge took the place of another.
         let least = (DRAINS_IN * VMS).checked_sub(began.elapsed()).unwrap();
-        let wait = account.wait(worker).unwrap();
+        let wait = account.wait(worker, Duration::ZERO).unwrap();
         assert!(wait + Duration::from_secs(1) > least, "{wait:?} {least:?}");
     }
-    assert_eq!(account.wait(WORKERS), None);
+    assert_eq!(account.wait(WORKERS, Duration::ZERO), None);
     let deadline = Instant::now() + Duration::from_mins(1);
     while INTERRUPTS.load(Ordering::Relaxed) > 0 {
         assert!(Instant::now() < deadline, "a VM is kept");

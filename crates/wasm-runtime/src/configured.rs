@@ -175,8 +175,8 @@ impl ConfiguredPlugin for WasmConfigured {
     }
 
     #[inline]
-    fn wait_for_share(&self, worker: usize) -> Option<Duration> {
-        let wait = self.core.wait(worker);
+    fn wait_for_share(&self, worker: usize, waited: Duration) -> Option<Duration> {
+        let wait = self.core.wait(worker, waited);
         wait.or_else(|| self.core.wait_for_vm(worker))
     }
 

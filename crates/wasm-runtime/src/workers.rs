@@ -231,10 +231,11 @@ impl Core {
         }
     }
 
-    /// Returns how long the plugin has to wait until it may run on a worker, or `None` if it may now.
+    /// Returns how long a call has to wait until it may run on a worker, or `None` if it may now; `waited` is how long its
+    /// stream has waited already.
     #[inline]
-    pub(crate) fn wait(&self, worker: usize) -> Option<Duration> {
-        self.shared.account.as_ref()?.wait(worker)
+    pub(crate) fn wait(&self, worker: usize, waited: Duration) -> Option<Duration> {
+        self.shared.account.as_ref()?.wait(worker, waited)
     }
 
     /// Returns the limit of CPU that the plugin waits for on a worker.

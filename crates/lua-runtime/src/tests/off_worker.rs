@@ -13,7 +13,7 @@ fn off_worker(main: &str) -> Probe {
     source.off_worker = true;
     source.time_budget = Duration::from_millis(200);
     let probe = probe_with(source, "{}");
-    wait_until(|| probe.configured.wait_for_share(0).is_none());
+    wait_until(|| probe.configured.wait_for_share(0, Duration::ZERO).is_none());
     probe
 }
 
@@ -69,7 +69,7 @@ fn streams_of_a_vm_that_is_being_made_wait_and_fail_as_unavailable() {
     }
     // The worker did not make one itself: a maker thread does, and the next stream goes on.
     wait_until(|| probe.request(&mut FakeStream::new()).is_ok());
-    assert_eq!(probe.configured.wait_for_share(0), None);
+    assert_eq!(probe.configured.wait_for_share(0, Duration::ZERO), None);
 }
 
 const SLOW: &str = r#"
@@ -100,12 +100,12 @@ fn on_configure_runs_before_streams_and_off_the_worker() {
             .plugin
             .configure(&config(&text), &mut metrics)
             .unwrap();
-        told_to_wait += usize::from(slow.wait_for_share(0).is_some());
+        told_to_wait += usize::from(slow.wait_for_share(0, Duration::ZERO).is_some());
         if let Err(fault) = log(&*slow) {
             assert_eq!(fault.cause, Cause::Unavailable);
         }
         wait_until(|| log(&*slow).is_ok_and(|logged| logged == [text.as_str()]));
-        assert_eq!(slow.wait_for_share(0), None);
+        assert_eq!(slow.wait_for_share(0, Duration::ZERO), None);
         wait_until(|| log(&*probe.configured).is_ok());
     }
     assert!(
@@ -229,7 +229,7 @@ fn stream_that_sleeps_and_burns_is_charged_and_has_to_wait() {
         .unwrap();
     let mut timer = 0;
     let began = Instant::now();
-    while probe.configured.wait_for_share(0).is_none() {
+    while probe.configured.wait_for_share(0, Duration::ZERO).is_none() {
         timer += 1;
         probe
             .wake(Wake::Timer(timer), &mut slot, &mut stream)
@@ -238,8 +238,12 @@ fn stream_that_sleeps_and_burns_is_charged_and_has_to_wait() {
     }
     assert!(timer > 4, "the first are the request's");
     assert!(probe.plugin.status().share_waits > 0);
-    assert_eq!(probe.configured.wait_for_share(1), None, "the other worker");
-    wait_until(|| probe.configured.wait_for_share(0).is_none());
+    assert_eq!(
+        probe.configured.wait_for_share(1, Duration::ZERO),
+        None,
+        "the other worker"
+    );
+    wait_until(|| probe.configured.wait_for_share(0, Duration::ZERO).is_none());
     probe.configured.end(slot, 0);
 }
 
@@ -257,7 +261,7 @@ fn ordinary_plugin_at_full_load_waits_for_moments_at_most() {
     );
     // A worker that does nothing but this is over the limit of calls of any length at times, and over no other.
     let wait = || {
-        while let Some(wait) = probe.configured.wait_for_share(0) {
+        while let Some(wait) = probe.configured.wait_for_share(0, Duration::ZERO) {
             assert!(wait < Duration::from_millis(20), "{wait:?}");
             std::thread::sleep(wait);
         }

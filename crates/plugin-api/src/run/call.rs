@@ -193,8 +193,9 @@ impl ChainRun {
             return Err(self.turn_away(direction, index, Cause::Circuit, host));
         }
         let delayed = action.delayed();
+        let waited = state.patience.waited_in_all(|| host.monotonic_nanos());
         if let Some(call) = delayed
-            && let Some(wait) = share_of(link, host.worker())
+            && let Some(wait) = share_of(link, host.worker(), waited)
         {
             return Err(self.delay_call(direction, index, task, call, wait, host));
         }
@@ -241,7 +242,7 @@ impl ChainRun {
         // The plugin found out that its VM is being made, and was not called: the call is made when it is there.
         if matches!(&outcome, Err(fault) if fault.cause == Cause::Unavailable)
             && let Some(call) = delayed
-            && let Some(wait) = share_of(link, host.worker())
+            && let Some(wait) = share_of(link, host.worker(), waited)
         {
             return Err(self.delay_call(direction, index, task, call, wait, host));
         }

@@ -49,16 +49,34 @@ enum EventWait {
 }
 
 impl Patience {
-    fn left(&self, now: u64) -> Duration {
+    /// How long calls have waited, less what was given back.
+    fn waited(&self, now: u64) -> Duration {
         let rested = Duration::from_nanos(now.saturating_sub(self.until));
-        let used = self.used.saturating_sub(rested / GIVEN_BACK);
-        SHARE_PATIENCE.saturating_sub(used)
+        self.used.saturating_sub(rested / GIVEN_BACK)
+    }
+
+    fn left(&self, now: u64) -> Duration {
+        SHARE_PATIENCE.saturating_sub(self.waited(now))
+    }
+
+    /// The same with the wait of an event that goes on. Asks for the time only if something has waited.
+    pub(super) fn waited_in_all(&self, now: impl FnOnce() -> u64) -> Duration {
+        if self.used.is_zero() && self.event == EventWait::No {
+            return Duration::ZERO;
+        }
+        let now = now();
+        match self.event {
+            EventWait::Since(since) => {
+                self.waited(since) + Duration::from_nanos(now.saturating_sub(since))
+            }
+            EventWait::No | EventWait::Over => self.waited(now),
+        }
     }
 
     /// A wait is over.
     fn use_up(&mut self, since: u64, now: u64) {
         let waited = Duration::from_nanos(now.saturating_sub(since));
-        self.used = SHARE_PATIENCE.saturating_sub(self.left(since)) + waited;
+        self.used = self.waited(since).min(SHARE_PATIENCE) + waited;
         self.until = now;
     }
 
@@ -91,8 +109,9 @@ impl ChainRun {
     /// it is to be delivered now, or belongs to no plugin. `now`: the time by [`Host::monotonic_nanos`].
     pub fn wait_for_share(&mut self, id: WakeId, worker: usize, now: u64) -> Option<Duration> {
         let index = self.waits.owner(id).filter(|_| !self.logged)?;
-        let wait = share_of(self.chain.links().get(index)?, worker);
         let patience = &mut self.states.get_mut(index)?.patience;
+        let waited = patience.waited_in_all(|| now);
+        let wait = share_of(self.chain.links().get(index)?, worker, waited);
         if let Some(wait) = wait {
             return patience.has_event_wait(now).then_some(wait);
         }
@@ -191,8 +210,8 @@ impl ChainRun {
 
 /// Returns how long calls of a link have to wait, or `None` if they may run now.
 #[inline]
-pub(super) fn share_of(link: &Link, worker: usize) -> Option<Duration> {
-    link.plugin.as_ref()?.wait_for_share(worker)
+pub(super) fn share_of(link: &Link, worker: usize, waited: Duration) -> Option<Duration> {
+    link.plugin.as_ref()?.wait_for_share(worker, waited)
 }
 
 /// The failure of a call that found no CPU left of its plugin's share.

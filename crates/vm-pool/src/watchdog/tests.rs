@@ -135,7 +135,7 @@ fn long_calls_are_charged_in_full_and_short_ones_are_not() {
         test.look(tick);
         test.slot.charge_sample();
     }
-    assert_eq!(account.wait(0), None);
+    assert_eq!(account.wait(0, Duration::ZERO), None);
     assert_eq!(account.waits(), 0);
     // Calls of 2 ms just below a tick, each hidden among short ones.
     for tick in 0..100 {
@@ -150,7 +150,7 @@ fn long_calls_are_charged_in_full_and_short_ones_are_not() {
         test.slot.end().unwrap();
     }
     // 100 samples of 2 ms at 20 %: it has to wait for most of a second.
-    assert!(account.wait(0).unwrap() > Duration::from_millis(500));
+    assert!(account.wait(0, Duration::ZERO).unwrap() > Duration::from_millis(500));
 }
 
 #[test]
@@ -169,7 +169,7 @@ fn long_call_is_charged_for_all_it_used_however_late_the_watchdog_comes() {
     test.slot.end().unwrap();
     // 52 ms at 20 % drain in 260 ms, of which 100 ms are granted at once, and some of which have passed. Without the 50
     // ms nothing is left.
-    let wait = account.wait(7).unwrap();
+    let wait = account.wait(7, Duration::ZERO).unwrap();
     assert!(wait > Duration::from_millis(50), "{wait:?}");
 }
 
@@ -195,10 +195,10 @@ fn short_calls_are_metered_once_one_was_met_at_work() {
         call();
         assert_eq!(test.look(0), Sight::Idle);
     }
-    assert_eq!(account.wait(6), None);
+    assert_eq!(account.wait(6, Duration::ZERO), None);
     // What is met is metered from the next call on.
     let began = Instant::now();
-    while account.wait(6).is_none() {
+    while account.wait(6, Duration::ZERO).is_none() {
         test.slot.begin(BUDGET);
         assert_eq!(test.look(0), Sight::Running);
         test.slot.charge_sample();
@@ -210,11 +210,11 @@ fn short_calls_are_metered_once_one_was_met_at_work() {
     }
     // It ends by itself.
     std::thread::sleep(Duration::from_millis(100));
-    assert_eq!(account.wait(6), None);
+    assert_eq!(account.wait(6, Duration::ZERO), None);
     for _ in 0..40 {
         call();
     }
-    assert_eq!(account.wait(6), None);
+    assert_eq!(account.wait(6, Duration::ZERO), None);
 }
 
 #[test]
@@ -229,7 +229,7 @@ fn metered_call_is_charged_for_no_more_than_a_short_one() {
     // The worker is not let run.
     std::thread::sleep(Duration::from_millis(50));
     test.slot.end().unwrap();
-    assert_eq!(account.wait(8), None);
+    assert_eq!(account.wait(8, Duration::ZERO), None);
 }
 
 #[test]
@@ -246,7 +246,7 @@ fn call_that_is_charged_in_full_is_not_metered() {
         spin();
         test.slot.end().unwrap();
     }
-    assert_eq!(account.wait(9), None);
+    assert_eq!(account.wait(9, Duration::ZERO), None);
 }
 
 #[test]
@@ -255,9 +255,9 @@ fn what_a_plugin_has_the_proxy_do_is_charged_on_its_worker() {
     let test = Test::new(Some(Arc::clone(&account)));
     test.slot.charge(Duration::from_millis(50));
     test.slot.set_worker(10);
-    assert_eq!(account.wait(10), None);
+    assert_eq!(account.wait(10, Duration::ZERO), None);
     test.slot.charge(Duration::from_millis(50));
-    assert!(account.wait(10).is_some());
+    assert!(account.wait(10, Duration::ZERO).is_some());
 }
 
 #[test]
@@ -272,7 +272,7 @@ fn vm_without_a_worker_is_not_charged() {
         test.slot.end().unwrap();
     }
     // On a worker that no other test uses: its buckets belong to the process.
-    assert_eq!(account.wait(2), None);
+    assert_eq!(account.wait(2, Duration::ZERO), None);
 }
 
 #[test]

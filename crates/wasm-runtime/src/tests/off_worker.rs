@@ -92,7 +92,7 @@ fn a_stream_waits_for_a_vm_that_is_being_made() {
     let world = World::new(&slow(100_000_000));
     let probe = &world.probe;
     wait_for_spare(probe);
-    assert_eq!(probe.configured.wait_for_share(0), None);
+    assert_eq!(probe.configured.wait_for_share(0, Duration::ZERO), None);
     for _ in 0..2 {
         let (mut slot, mut stream) = (Slot::default(), FakeStream::new());
         probe
@@ -101,10 +101,10 @@ fn a_stream_waits_for_a_vm_that_is_being_made() {
         let fault = probe.call(Phase::ResponseTrailers, &mut slot, &mut stream);
         assert!(fault.is_err());
     }
-    let wait = probe.configured.wait_for_share(0);
+    let wait = probe.configured.wait_for_share(0, Duration::ZERO);
     assert!(wait.is_some_and(|wait| wait <= SHORT), "{wait:?}");
     wait_for_spare(probe);
-    assert_eq!(probe.configured.wait_for_share(0), None);
+    assert_eq!(probe.configured.wait_for_share(0, Duration::ZERO), None);
     assert_eq!(begin(probe), Ok(Decision::Continue));
 }
 

@@ -50,7 +50,7 @@ fn ticks_are_charged_and_wait_for_the_plugins_share() {
     };
     let began = Instant::now();
     let mut ticks = 0;
-    while ticks == 0 || probe.configured.wait_for_share(0).is_none() {
+    while ticks == 0 || probe.configured.wait_for_share(0, Duration::ZERO).is_none() {
         ticks += tick();
         assert!(began.elapsed() < Duration::from_secs(30));
         std::thread::sleep(Duration::from_millis(1));

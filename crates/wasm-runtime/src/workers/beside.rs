@@ -37,7 +37,7 @@ impl Core {
             .into_iter()
             .chain((!unsettled.is_zero()).then_some(unsettled))
             .min();
-        let due = if let Some(wait) = self.wait(worker) {
+        let due = if let Some(wait) = self.wait(worker, Duration::ZERO) {
             Some(wait)
         } else {
             self.run(&mut held)

@@ -63,7 +63,7 @@ impl ConfiguredPlugin for Scripted {
         }
     }
 
-    fn wait_for_share(&self, _: usize) -> Option<Duration> {
+    fn wait_for_share(&self, _: usize, _: Duration) -> Option<Duration> {
         (self.share)()
     }
 
