@@ -32,6 +32,9 @@ Examples:
 /// it. Upstreams, services that the plugin asks, and the clock are the case's own; waiting takes no
 /// time.
 ///
+/// Cases run with every permission (`allow: all`) and the budgets that the manifest asks for. A
+/// gateway grants neither unless its file says so: `outrider check` tells what is missing there.
+///
 /// With --envoy, the cases run without Envoy first, and then on the real one, through a gateway that
 /// `outrider up` serves. What needs a clock that is put forward, or facts that only a script can
 /// make true, is not replayed; each such case is named with the reason.
