@@ -6,8 +6,9 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use glob::MatchOptions;
-use outrider_gateway::{Compiled, Loader, compile};
+use outrider_gateway::{Compiled, Loader, compile, searched_folder};
 use outrider_plugin_formats::{PluginCode, PluginEntry, PluginPackage, Problem, WasmModule};
+use outrider_supervisor::Seen;
 use serde_json::Value;
 
 #[cfg(not(test))]
@@ -28,26 +29,35 @@ struct Disk {
     /// Modules that were read, by digest.
     modules: RefCell<BTreeMap<String, WasmModule>>,
     trials: RefCell<Trials>,
+    seen: RefCell<Seen>,
 }
 
 /// Compiles a gateway's file from the disk, and tries each plugin with each of its configurations.
 pub(crate) fn compile_file(file: &Path) -> Compiled {
-    compile_and_listen(file).0
+    compile_watched(file).0
 }
 
-/// As [`compile_file`]; answers what the plugins logged meanwhile, too.
-pub(crate) fn compile_and_listen(file: &Path) -> (Compiled, Vec<LoadLine>) {
+/// As [`compile_file`]; answers what the plugins logged meanwhile, too, and what the files were before they were read.
+pub(crate) fn compile_watched(file: &Path) -> (Compiled, Vec<LoadLine>, Seen) {
     let disk = Disk::default();
     let compiled = compile(&file.to_string_lossy(), &disk);
-    (compiled, disk.trials.into_inner().into_lines())
+    (
+        compiled,
+        disk.trials.into_inner().into_lines(),
+        disk.seen.into_inner(),
+    )
 }
 
 impl Loader for Disk {
     fn read(&self, path: &str) -> Result<String, String> {
+        self.seen.borrow_mut().note(Path::new(path));
         outrider_plugin_store::read_text(Path::new(path))
     }
 
     fn matching(&self, pattern: &str) -> Result<Vec<String>, String> {
+        if let Some(folder) = searched_folder(pattern) {
+            self.seen.borrow_mut().note(Path::new(folder));
+        }
         let options = MatchOptions {
             case_sensitive: true,
             require_literal_separator: true,
@@ -67,6 +77,7 @@ impl Loader for Disk {
     }
 
     fn plugin(&self, source: &str) -> Result<PluginPackage, Vec<Problem>> {
+        self.seen.borrow_mut().note(Path::new(source));
         let package = outrider_plugin_store::open(Path::new(source))?;
         self.folders
             .borrow_mut()

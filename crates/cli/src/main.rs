@@ -14,11 +14,15 @@ mod trial;
 mod up;
 
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::Parser as _;
 
 use crate::arguments::Arguments;
 use crate::exit::Exit;
+
+/// How long an output that is not read holds up the end of a command.
+const LAST_LINES: Duration = Duration::from_secs(1);
 
 fn main() -> ExitCode {
     if std::env::args_os()
@@ -35,11 +39,10 @@ fn main() -> ExitCode {
             return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
         }
     };
-    match commands::run(arguments.command) {
-        Ok(exit) => exit.into(),
-        Err(error) => {
-            output::error(&error);
-            Exit::Environment.into()
-        }
-    }
+    let exit = commands::run(arguments.command).unwrap_or_else(|error| {
+        output::error(&error);
+        Exit::Environment
+    });
+    output::flush(LAST_LINES);
+    exit.into()
 }

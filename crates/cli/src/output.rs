@@ -2,9 +2,16 @@
 //!
 //! Results go to standard output; faults, and what runs say while they go, to standard error.
 //! Writing errors are ignored: whoever closed the pipe has seen enough.
+//!
+//! A command that serves writes through a queue ([`queue`]): a terminal, pipe or journal that does not read costs lines,
+//! which are counted, and never time.
 
 use std::fmt::Display;
 use std::io::Write as _;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::time::{Duration, Instant};
 
 use anstyle::{AnsiColor, Style};
 use outrider_plugin_api::escaped;
@@ -27,9 +34,94 @@ impl<T: Display> Display for Styled<T> {
     }
 }
 
+/// Lines that wait to be written, at most.
+const QUEUED: usize = 4096;
+
+/// Where a line goes.
+#[derive(Debug, Clone, Copy)]
+enum Stream {
+    Output,
+    Error,
+}
+
+#[derive(Debug)]
+enum Item {
+    Line(Stream, String),
+    /// All lines before have been written.
+    Written(SyncSender<()>),
+}
+
+static QUEUE: OnceLock<SyncSender<Item>> = OnceLock::new();
+/// Lines that found the queue full since this was last said.
+static DROPPED: AtomicU64 = AtomicU64::new(0);
+
+/// From now on, lines are written by a thread of its own, and dropped while [`QUEUED`] of them wait.
+pub(crate) fn queue() {
+    let (sender, lines) = sync_channel(QUEUED);
+    if QUEUE.set(sender).is_ok() {
+        std::thread::spawn(move || write_queued(&lines));
+    }
+}
+
+/// Waits until all lines are written, at most so long.
+pub(crate) fn flush(patience: Duration) {
+    let Some(queue) = QUEUE.get() else {
+        return;
+    };
+    let (sender, written) = sync_channel(1);
+    let began = Instant::now();
+    let mut item = Item::Written(sender);
+    while let Err(TrySendError::Full(back)) = queue.try_send(item) {
+        if began.elapsed() > patience {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+        item = back;
+    }
+    let _ = written.recv_timeout(patience.saturating_sub(began.elapsed()));
+}
+
+fn write_queued(lines: &Receiver<Item>) {
+    for item in lines {
+        match item {
+            Item::Line(stream, text) => write(stream, &text),
+            // Nobody waits any more where the patience was over.
+            Item::Written(sender) => drop(sender.try_send(())),
+        }
+        let dropped = DROPPED.swap(0, Ordering::Relaxed);
+        if dropped > 0 {
+            let lines = counted(usize::try_from(dropped).unwrap_or(usize::MAX), "line");
+            let text = format!(
+                "{} {lines} dropped: nobody read this output",
+                Styled(WARN, "warning:")
+            );
+            write(Stream::Error, &text);
+        }
+    }
+}
+
+fn write(stream: Stream, text: &str) {
+    let _ = match stream {
+        Stream::Output => writeln!(anstream::stdout().lock(), "{text}"),
+        Stream::Error => writeln!(anstream::stderr().lock(), "{text}"),
+    };
+}
+
+fn put(stream: Stream, text: impl Display) {
+    let Some(queue) = QUEUE.get() else {
+        return write(stream, &text.to_string());
+    };
+    if queue
+        .try_send(Item::Line(stream, text.to_string()))
+        .is_err()
+    {
+        DROPPED.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
 /// One line of a result.
 pub(crate) fn line(text: impl Display) {
-    let _ = writeln!(anstream::stdout().lock(), "{text}");
+    put(Stream::Output, text);
 }
 
 /// A result that brings its own line breaks.
@@ -46,7 +138,7 @@ pub(crate) fn json(value: &Value) {
 
 /// One line beside the result.
 pub(crate) fn note(text: impl Display) {
-    let _ = writeln!(anstream::stderr().lock(), "{text}");
+    put(Stream::Error, text);
 }
 
 /// A fault around the command.

@@ -23,6 +23,14 @@ use crate::log::{self, FORMAT, Level, LogLine, LogSink, Ring};
 
 const POLL: Duration = Duration::from_millis(10);
 const LINES_TOLD: usize = 15;
+/// Makes `/drain_listeners` close listeners, and no more: otherwise it asks connections to close before the listeners are
+/// closed. Envoy may drop this guard in a later minor; see [`Envoy::drain`].
+const RUNTIME: &str = "layered_runtime: {layers: [{name: outrider-process, static_layer: \
+                       {envoy.reloadable_features.non_graceful_drain_notifies_connections: false}}]}";
+/// How long Envoy may take at most to close its listeners.
+const CLOSES_WITHIN: Duration = Duration::from_secs(1);
+/// Connections without a request for so long are idle.
+const QUIET: Duration = Duration::from_secs(1);
 
 /// Where Envoy's standard output goes (access logs written to `/dev/stdout`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -97,10 +105,19 @@ pub struct Rejection {
 /// What [`Envoy::drain`] came to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Drained {
-    /// No request is under way.
+    /// No request is under way, and no connection is in use.
     Idle,
     /// Time is up, and this many requests are under way.
     Busy(u64),
+}
+
+/// What clients have under way.
+#[derive(Debug, Clone, Copy, Default)]
+struct Load {
+    connections: u64,
+    requests: u64,
+    /// Requests since Envoy started.
+    begun: u64,
 }
 
 /// A running Envoy. Dropping it kills it.
@@ -133,6 +150,7 @@ impl Envoy {
         command
             .arg("--config-path")
             .arg(&options.bootstrap)
+            .args(["--config-yaml", RUNTIME])
             .arg("--admin-address-path")
             .arg(&options.admin_address_file)
             .args(["--log-format", FORMAT, "--log-format-escaped"])
@@ -294,8 +312,13 @@ impl Envoy {
         self.ring.lines()
     }
 
-    /// Asks every connection to close after its current request, and waits until no request is under
-    /// way, at most `timeout`. `interrupted` is asked again and again; once it says yes, waiting ends.
+    /// Stops listening, then asks every connection to close after its current request, and waits until no connection is
+    /// open, at most `timeout` altogether. Connections on which no request comes for a second are not waited for.
+    /// `interrupted` is asked again and again; once it says yes, waiting ends.
+    ///
+    /// Listening ends first, and while Envoy serves on. A connection that the kernel has accepted and Envoy has not is reset
+    /// when the listener closes, with the request that its client has sent. Clients that are asked to close connect again at
+    /// once: they have to be refused by then. A client that happens to connect in that moment is not protected.
     ///
     /// # Errors
     /// The admin interface does not answer.
@@ -305,27 +328,67 @@ impl Envoy {
         interrupted: &dyn Fn() -> bool,
     ) -> Result<Drained, Error> {
         let start = Instant::now();
+        self.close_listeners((timeout / 5).min(CLOSES_WITHIN))?;
         self.admin_post("/drain_listeners?graceful")?;
+        let mut last = self.load()?;
+        let mut active_at = Instant::now();
         loop {
-            let busy = self.requests_under_way()?;
-            if busy == 0 {
+            let load = self.load()?;
+            let now = Instant::now();
+            if load.requests > 0 || load.begun != last.begun {
+                active_at = now;
+            }
+            last = load;
+            if load.connections == 0 || now.duration_since(active_at) >= QUIET {
                 return Ok(Drained::Idle);
             }
             if start.elapsed() >= timeout || interrupted() {
-                return Ok(Drained::Busy(busy));
+                return Ok(match load.requests {
+                    0 => Drained::Idle,
+                    requests => Drained::Busy(requests),
+                });
             }
             thread::sleep(POLL);
         }
     }
 
-    /// Requests that clients have under way; those to the admin interface do not count.
-    fn requests_under_way(&self) -> Result<u64, Error> {
-        Ok(self
-            .stats(r"^http\..*\.downstream_rq_active$")?
+    /// Closes every listener's socket, and waits until they are closed, at most `timeout`.
+    fn close_listeners(&self, timeout: Duration) -> Result<(), Error> {
+        let start = Instant::now();
+        let counters =
+            || self.stats(r"^listener_manager\.(listener_stopped|total_listeners_active)$");
+        let of = |counters: &Counters, name: &str| counters.get(name).copied().unwrap_or(0);
+        let (active, stopped) = (
+            "listener_manager.total_listeners_active",
+            "listener_manager.listener_stopped",
+        );
+        let before = counters()?;
+        let wanted = of(&before, stopped) + of(&before, active);
+        self.admin_post("/drain_listeners")?;
+        // The workers stop accepting first, each when it comes to it.
+        while of(&counters()?, stopped) < wanted && start.elapsed() < timeout {
+            thread::sleep(POLL);
+        }
+        Ok(())
+    }
+
+    /// What clients have under way; the admin interface does not count.
+    fn load(&self) -> Result<Load, Error> {
+        let mut load = Load::default();
+        let stats = self.stats(r"^http\..*\.downstream_(rq_active|rq_total|cx_active)$")?;
+        for (name, value) in stats
             .iter()
             .filter(|(name, _)| !name.starts_with("http.admin."))
-            .map(|(_, active)| active)
-            .sum())
+        {
+            if name.ends_with("rq_active") {
+                load.requests += value;
+            } else if name.ends_with("rq_total") {
+                load.begun += value;
+            } else {
+                load.connections += value;
+            }
+        }
+        Ok(load)
     }
 
     /// Asks Envoy to end (SIGTERM), and kills it when it has not within `grace`.

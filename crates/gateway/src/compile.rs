@@ -19,6 +19,7 @@ mod scripts;
 mod shadow;
 mod upstreams;
 
+pub use files::searched_folder;
 pub(crate) use routes::LONGEST_BODY;
 
 use std::sync::Arc;

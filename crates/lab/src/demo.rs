@@ -44,7 +44,7 @@ pub async fn run(options: &DemoOptions, out: &mut (dyn Write + Send)) -> anyhow:
         "  upstream  http://{} (an echo service)",
         echo.address()
     )?;
-    let mut gateway = Gateway::start(&options.outrider, workspace.file())?;
+    let mut gateway = Gateway::start(&options.outrider, &workspace.file())?;
     let told = tell(&mut gateway, &workspace, &echo, out).await;
     let stopped = gateway.stop().await;
     told.map_err(|error| {

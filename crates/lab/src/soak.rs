@@ -79,7 +79,7 @@ pub async fn run(options: &SoakOptions, out: &mut (dyn Write + Send)) -> anyhow:
         save(&file, &text)
     };
     write_version(0)?;
-    let mut gateway = Gateway::start(&options.outrider, file.clone())?;
+    let mut gateway = Gateway::start(&options.outrider, &file)?;
     let told = async {
         let address = listen;
         gateway

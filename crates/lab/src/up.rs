@@ -36,6 +36,8 @@ impl Up {
         let child = Command::new(outrider)
             .arg("up")
             .arg(file)
+            .arg("--state")
+            .arg(file.with_file_name(".state"))
             .env("NO_COLOR", "1")
             .stdin(Stdio::null())
             .stdout(output.try_clone()?)

@@ -19,6 +19,8 @@ use crate::replay::Tools;
 const PATIENCE: Duration = Duration::from_mins(5);
 /// How long Envoy may take to take or refuse a document.
 const VERDICT: Duration = Duration::from_mins(1);
+/// The command's state folder, beside its file.
+const STATE: &str = ".state";
 /// The last line of what the command says of its start.
 const STARTED: &str = "Ctrl-C drains and stops";
 
@@ -54,6 +56,8 @@ impl Gateway {
         command
             .arg("up")
             .arg(&file)
+            .arg("--state")
+            .arg(folder.path().join(STATE))
             .env("NO_COLOR", "1")
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -119,21 +123,14 @@ impl Gateway {
     }
 
     /// Where the command keeps the filter's document for Envoy.
-    fn document_file(&self) -> anyhow::Result<PathBuf> {
-        let states = self.folder.path().join(".outrider");
-        for entry in fs::read_dir(&states)?.filter_map(Result::ok) {
-            let file = entry.path().join("ecds.json");
-            if file.is_file() {
-                return Ok(file);
-            }
-        }
-        bail!("no ecds.json in any state folder of {}", states.display())
+    fn document_file(&self) -> PathBuf {
+        self.folder.path().join(STATE).join("ecds.json")
     }
 
     /// The filter's document.
     pub(crate) fn document(&self) -> anyhow::Result<Value> {
         Ok(serde_json::from_str(&fs::read_to_string(
-            self.document_file()?,
+            self.document_file(),
         )?)?)
     }
 
@@ -141,7 +138,7 @@ impl Gateway {
     /// and answers whether it was taken.
     pub(crate) fn hand_over(&self, document: &Value) -> anyhow::Result<bool> {
         let before = self.verdicts()?;
-        let file = self.document_file()?;
+        let file = self.document_file();
         let new = file.with_extension("handed");
         fs::write(&new, document.to_string())?;
         fs::rename(new, file)?;

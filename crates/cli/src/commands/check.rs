@@ -7,7 +7,7 @@ use outrider_plugin_formats::Problem;
 use serde_json::json;
 
 use crate::exit::{self, Exit};
-use crate::loader::compile_and_listen;
+use crate::loader::compile_watched;
 use crate::output::{self, GOOD, Styled};
 use crate::trial::LoadLine;
 
@@ -33,7 +33,7 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Exit {
-    let (compiled, lines) = compile_and_listen(&arguments.file);
+    let (compiled, lines, _) = compile_watched(&arguments.file);
     let problems = compiled.problems;
     if arguments.json {
         output::json(&json!({

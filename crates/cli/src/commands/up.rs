@@ -14,13 +14,16 @@ Examples:
   outrider up gateway.yaml
   outrider up gateway.yaml --verbose              show Envoy's whole log
   outrider up gateway.yaml --envoy /opt/envoy     run this Envoy
+  kill -HUP PID                                   read the file again
+  kill -USR1 PID                                  open log files again, after they were rotated
 
 Each change of the file, of what it includes, and of its plugins is applied when it is saved, \
 without closing a connection. A change with problems is refused with all of them, and what worked goes \
-on. Ctrl-C drains and stops; a second one stops at once.
+on. An Envoy that ends by itself is started again. Ctrl-C drains and stops; a second one stops at once.
 
-What Envoy reads is kept in the state folder, .outrider/ beside the file unless --state names \
-another.";
+What Envoy reads is kept in the state folder: --state, or a folder for this file in $STATE_DIRECTORY, \
+$XDG_STATE_HOME/outrider or ~/.local/state/outrider. A start with a file that is refused serves what was \
+served last, with a warning, unless --strict is given.";
 
 /// Serve a gateway's file, and follow each change of it
 #[derive(Debug, Args)]
@@ -51,9 +54,12 @@ pub(crate) struct Arguments {
     /// Keep what Envoy reads in this folder
     #[arg(long, value_name = "FOLDER")]
     pub(crate) state: Option<PathBuf>,
-    /// How many seconds requests may take to end after Ctrl-C
+    /// How many seconds requests and connections may take to end after Ctrl-C
     #[arg(long, value_name = "SECONDS", default_value_t = 5)]
     drain: u64,
+    /// End when the file is refused at the start, though an earlier run served a good one
+    #[arg(long)]
+    pub(crate) strict: bool,
 }
 
 impl Arguments {

@@ -1,237 +1,197 @@
-//! A gateway's life under `outrider up`: started, kept in step with its file, drained, stopped.
+//! `outrider up`: gives a gateway to the supervisor, and says what it reports.
 
-use std::collections::BTreeSet;
-use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
-use std::sync::mpsc::{RecvTimeoutError, channel};
-use std::thread;
-use std::time::{Duration, Instant, SystemTime};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
 
-use anyhow::{Context as _, bail};
-use outrider_envoy_process::{Drained, Envoy, Error, Options, Search, StandardOutput};
-use outrider_gateway::Compiled;
-use outrider_gateway::envoy::{self, Files};
-use outrider_gateway::plan::Plan;
+use outrider_envoy_process::Search;
+use outrider_gateway::Plan;
 use outrider_plugin_formats::Problem;
-use serde_json::Value;
+use outrider_supervisor::{self as supervisor, Compilation, Report, Settings};
 
 use crate::commands::up::Arguments;
 use crate::compiled;
 use crate::exit::Exit;
-use crate::loader::compile_and_listen;
+use crate::loader::compile_watched;
 use crate::output::{self, BAD, BOLD, DIM, GOOD, Styled, WARN};
-use crate::up::apply::{self, Applied};
 use crate::up::changes::RestartOnly;
-use crate::up::courier::{self, Courier};
-use crate::up::log_view::{self, Refusals, Teller};
-use crate::up::rendered::layout;
-use crate::up::signals::StopRequests;
-use crate::up::state::State;
-use crate::up::watch::Watch;
-use crate::up::{changes, module, places, ports, served};
-
-/// How often files and Envoy are looked at.
-const LOOK: Duration = Duration::from_millis(50);
-const READY_WITHIN: Duration = Duration::from_mins(1);
-/// How long Envoy may take to end once it has drained.
-const END_WITHIN: Duration = Duration::from_secs(3);
+use crate::up::{changes, log_view, served};
 
 /// Runs a gateway until it is asked to stop.
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
-    let begin = Instant::now();
-    let since = SystemTime::now();
-    let compiled = compile(&arguments.file);
-    let Some(plan) = compiled.plan else {
-        output::problems(&compiled.problems);
-        return Ok(Exit::Problems);
-    };
     let found = Search::from_environment(arguments.envoy.clone()).find()?;
     if let Some(warning) = &found.warning {
         output::warning(warning);
     }
-    let module = module::find(arguments.module.as_deref())?;
-    ports::check(&arguments.file, &plan)?;
-    let state = State::take(&arguments.file, arguments.state.as_deref())?;
-    let stop = StopRequests::listen()?;
-
-    let files = envoy::files(&plan, &layout(&plan, state.folder()));
-    apply::write_all(state.folder(), &files)?;
-    let bootstrap = state.file("bootstrap.json");
-    courier::replace(&bootstrap, &files.bootstrap.to_string())?;
-
-    let refusals = Refusals::default();
-    refusals.expect(Teller::Command);
-    let mut options = Options::new(&found.binary, &bootstrap);
-    options.concurrency = plan.workers;
-    options.module_folder = Some(state.link_module(&module)?.to_path_buf());
-    options.standard_output = StandardOutput::Inherit;
-    options.log_sink = Some(log_view::sink(arguments.verbosity(), refusals.clone()));
-    let mut envoy = Envoy::start(options)?;
-    if let Waited::Stopped = wait_ready(&mut envoy, &stop)? {
-        return Ok(Exit::Good);
-    }
-    if let Some(exit) = refused_at_start(&envoy, &refusals, &arguments.file, &plan, &module)? {
-        return Ok(exit);
-    }
-
-    refusals.expect(Teller::Log);
-
-    output::line(format_args!(
-        "{} {} with Envoy {}, ready in {}",
-        Styled(GOOD, "serving"),
-        Styled(BOLD, arguments.file.display()),
-        found.version,
-        seconds(begin.elapsed())
-    ));
-    let admin = envoy.admin()?.address();
-    served::print(&plan, &listening(&envoy)?, admin);
-    output::line(Styled(
-        DIM,
-        "Changes are applied when they are saved. Ctrl-C drains and stops.",
-    ));
-
-    let mut gateway = Gateway {
+    let file = arguments.file.clone();
+    let settings = Settings {
         file: arguments.file.clone(),
-        state,
-        refusals,
-        started: RestartOnly::of(&plan),
-        plan,
-        files,
-        watch: Watch::default(),
-        told: Vec::new(),
-        behind: false,
+        envoy: found.binary.clone(),
+        module: supervisor::find_module(arguments.module.as_deref())?,
+        state: arguments.state.clone(),
+        drain: arguments.drain_time(),
+        is_strict: arguments.strict,
+        compile: Arc::new(move || compile(&file)),
+        log: log_view::show(arguments.verbosity()),
     };
-    gateway.watch.set(paths(&compiled.files), since);
-    while !stop.stop() {
-        ended(envoy.check_running())?;
-        if gateway.watch.changed() {
-            gateway.follow(&mut envoy, &stop)?;
-        }
-        thread::sleep(LOOK);
-    }
-    wind_down(envoy, arguments.drain_time(), &stop);
-    Ok(Exit::Good)
+    // From here on nobody who does not read holds up the gateway.
+    output::queue();
+    let mut words = Words {
+        file: arguments.file.clone(),
+        version: found.version.to_string(),
+        served: false,
+        told: Vec::new(),
+        started: None,
+    };
+    let exit = supervisor::run(settings, &mut |report| words.say(report));
+    Ok(match exit? {
+        supervisor::Exit::Stopped => Exit::Good,
+        supervisor::Exit::Refused => Exit::Problems,
+        supervisor::Exit::EnvoyEnded => Exit::Environment,
+    })
 }
 
-/// A running gateway and what it was made from.
-#[derive(Debug)]
-struct Gateway {
+/// What was said, as far as it decides what is said next.
+struct Words {
     file: PathBuf,
-    state: State,
-    refusals: Refusals,
-    started: RestartOnly,
-    plan: Plan,
-    files: Files,
-    watch: Watch,
+    version: String,
+    /// Whether anything was served yet.
+    served: bool,
     /// The problems that were told last; none since the file had none.
     told: Vec<Problem>,
-    /// Whether the last change was not applied.
-    behind: bool,
+    started: Option<RestartOnly>,
 }
 
-impl Gateway {
-    /// Brings Envoy in step with the file, or says why not.
-    fn follow(&mut self, envoy: &mut Envoy, stop: &StopRequests) -> anyhow::Result<()> {
-        let begin = Instant::now();
-        let since = SystemTime::now();
-        let Some(compiled) = self.compile_unless(envoy, stop)? else {
-            return Ok(());
-        };
-        self.watch.set(paths(&compiled.files), since);
-        let Some(plan) = compiled.plan else {
-            // Editors save more than once.
-            if self.told != compiled.problems {
-                output::problems(&compiled.problems);
-                output::note(Styled(WARN, "not applied; what worked goes on"));
-                self.told = compiled.problems;
-            }
-            self.behind = true;
-            return Ok(());
-        };
-        self.told.clear();
-        for key in self.started.needs_restart(&self.plan, &plan) {
-            output::warning(format_args!(
-                "{key} changed; that takes effect when `outrider up` is started again"
-            ));
-        }
-        let files = envoy::files(&plan, &layout(&plan, self.state.folder()));
-        let steps = apply::steps(&self.files, &files);
-        if steps.is_empty() {
-            if std::mem::take(&mut self.behind) {
+impl Words {
+    fn say(&mut self, report: Report<'_>) {
+        match report {
+            Report::Refused(problems) => self.refused(problems),
+            Report::Fallback => output::warning(
+                "the file is refused, so the last configuration that was good is served; --strict ends instead",
+            ),
+            Report::Compiled { before, plan } => self.compiled(before, plan),
+            Report::Serving {
+                plan,
+                addresses,
+                admin,
+                took,
+                restarts,
+            } => {
                 output::line(format_args!(
-                    "{}: the file is again as what is served",
-                    Styled(GOOD, "no problems")
+                    "{} {} with Envoy {}, ready in {}",
+                    Styled(
+                        GOOD,
+                        if restarts > 0 {
+                            "serving again"
+                        } else {
+                            "serving"
+                        }
+                    ),
+                    Styled(BOLD, self.file.display()),
+                    self.version,
+                    seconds(took)
                 ));
+                if !std::mem::replace(&mut self.served, true) {
+                    served::print(plan, &addresses, admin);
+                    output::line(Styled(
+                        DIM,
+                        "Changes are applied when they are saved. Ctrl-C drains and stops.",
+                    ));
+                }
             }
-            self.plan = plan;
-            return Ok(());
-        }
-        let courier = Courier::new(envoy.admin()?, &self.refusals);
-        self.refusals.expect(Teller::Command);
-        let applied = apply::apply(self.state.folder(), &courier, &self.files, steps);
-        self.refusals.expect(Teller::Log);
-        match applied {
-            Ok(Applied::All) => {
+            Report::Applied {
+                before,
+                plan,
+                took,
+                replaced,
+            } => {
+                let changes = match (before, plan) {
+                    (Some(before), Some(plan)) => changes::summary(before, plan).join(", "),
+                    _ => "the file, in place of what was served before".to_owned(),
+                };
                 output::line(format_args!(
-                    "{} in {} ms: {}",
+                    "{} in {} ms: {changes}",
                     Styled(GOOD, "applied"),
-                    begin.elapsed().as_millis(),
-                    changes::summary(&self.plan, &plan).join(", ")
+                    took.as_millis()
                 ));
-                for name in replaced_listeners(&self.files.lds, &files.lds) {
+                for name in replaced {
                     output::warning(format_args!(
                         "this change replaced listener {name}: its connections drain"
                     ));
                 }
-                self.plan = plan;
-                self.files = files;
-                self.behind = false;
             }
-            Ok(Applied::Refused(part, why)) => {
-                self.behind = true;
-                output::note(format_args!(
-                    "{} the {} ({}): {}\n{}",
-                    Styled(BAD, "Envoy refused"),
-                    part.words(),
-                    part.file_name(),
-                    with_place(&self.file, &plan, &why),
-                    Styled(WARN, "not applied; what worked goes on")
-                ));
+            Report::InStep => output::line(format_args!(
+                "{}: the file is again as what is served",
+                Styled(GOOD, "no problems")
+            )),
+            Report::Declined { part, reason } => output::note(format_args!(
+                "{} the {part}: {reason}\n{}",
+                Styled(BAD, "Envoy refused"),
+                Styled(WARN, "not applied; what worked goes on")
+            )),
+            Report::BrokeOff { error } => output::note(format_args!(
+                "{} the change broke off and may be applied in part; it is tried again: {error:#}",
+                Styled(BAD, "error:")
+            )),
+            Report::StartRefused(reasons) => {
+                for reason in reasons {
+                    output::note(format_args!("{} {reason}", Styled(BAD, "error:")));
+                }
+                if self.served {
+                    output::note(Styled(WARN, "Envoy is started again"));
+                }
             }
-            // The loop tells of an Envoy that has ended.
-            Err(error) => output::error(&error.context("the change may be applied in part")),
+            Report::Ended(error) => {
+                output::error(error);
+                output::note(Styled(WARN, "Envoy is started again"));
+            }
+            Report::Silent(time) => output::warning(format_args!(
+                "Envoy has not answered for {} s; it is stopped, or hangs",
+                time.as_secs()
+            )),
+            Report::Answers => output::line("Envoy answers again"),
+            Report::Reopened(Ok(())) => output::line("log files are open again"),
+            Report::Reopened(Err(error)) => {
+                output::warning(format_args!("log files cannot be opened again: {error:#}"));
+            }
+            Report::Warning(error) => output::warning(format_args!("{error:#}")),
+            Report::Draining => output::line("draining; Ctrl-C again stops at once"),
+            Report::CutOff(requests) => output::warning(format_args!(
+                "{} under way {} cut off",
+                output::counted(usize::try_from(requests).unwrap_or(usize::MAX), "request"),
+                if requests == 1 { "is" } else { "are" }
+            )),
+            Report::Stopped => output::line("stopped"),
+            _ => {}
         }
-        Ok(())
     }
 
-    /// Compiles the file; none: the command was asked to stop meanwhile. That a large Wasm module is
-    /// compiled keeps nobody from stopping, nor from hearing of an Envoy that has ended.
-    fn compile_unless(
-        &self,
-        envoy: &mut Envoy,
-        stop: &StopRequests,
-    ) -> anyhow::Result<Option<Compiled>> {
-        let (sender, receiver) = channel();
-        let file = self.file.clone();
-        thread::Builder::new()
-            .name("compile".to_owned())
-            // Nobody listens any more where the command has been asked to stop.
-            .spawn(move || drop(sender.send(compile(&file))))
-            .context("no thread can be started")?;
-        loop {
-            match receiver.recv_timeout(LOOK) {
-                Ok(compiled) => return Ok(Some(compiled)),
-                Err(RecvTimeoutError::Timeout) if stop.stop() => return Ok(None),
-                Err(RecvTimeoutError::Timeout) => ended(envoy.check_running())?,
-                Err(RecvTimeoutError::Disconnected) => bail!("the file's compilation broke off"),
-            }
+    fn refused(&mut self, problems: &[Problem]) {
+        // Editors save more than once.
+        if self.told == problems {
+            return;
+        }
+        output::problems(problems);
+        if self.served {
+            output::note(Styled(WARN, "not applied; what worked goes on"));
+        }
+        self.told = problems.to_vec();
+    }
+
+    fn compiled(&mut self, before: Option<&Plan>, plan: &Plan) {
+        self.told.clear();
+        let started = *self.started.get_or_insert_with(|| RestartOnly::of(plan));
+        for key in before.map_or_else(Vec::new, |before| started.needs_restart(before, plan)) {
+            output::warning(format_args!(
+                "{key} changed; that takes effect when `outrider up` is started again"
+            ));
         }
     }
 }
 
 /// The file's plan, with what this machine adds to it.
-fn compile(file: &Path) -> Compiled {
-    let (mut compiled, lines) = compile_and_listen(file);
+fn compile(file: &std::path::Path) -> Compilation {
+    let (mut compiled, lines, seen) = compile_watched(file);
     // Envoy shows what plugins log; of its compiled code it finds what is made now.
     for warning in compiled::warnings(&lines) {
         output::warning(warning);
@@ -242,162 +202,7 @@ fn compile(file: &Path) -> Compiled {
         let folder = compiled::folder().and_then(|folder| Some(folder.to_str()?.to_owned()));
         plan.filter.compiled_folder = folder;
     }
-    compiled
-}
-
-/// How waiting for Envoy ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Waited {
-    Ready,
-    Stopped,
-}
-
-fn wait_ready(envoy: &mut Envoy, stop: &StopRequests) -> anyhow::Result<Waited> {
-    let begin = Instant::now();
-    loop {
-        match envoy.wait_ready(Duration::from_millis(100)) {
-            Ok(()) => return Ok(Waited::Ready),
-            Err(Error::NotReady { .. }) if stop.stop() => return Ok(Waited::Stopped),
-            Err(Error::NotReady { .. }) if begin.elapsed() < READY_WITHIN => {}
-            other => ended(other)?,
-        }
-    }
-}
-
-/// Adds Envoy's last lines to the news of its end.
-fn ended(result: Result<(), Error>) -> anyhow::Result<()> {
-    match result {
-        Err(Error::Ended {
-            status,
-            reason,
-            last_lines,
-        }) => {
-            let mut lines = last_lines.join("\n  ");
-            if !lines.is_empty() {
-                lines = format!("\nits last lines:\n  {lines}");
-            }
-            bail!("Envoy ended by itself ({status}): {reason}{lines}")
-        }
-        other => Ok(other?),
-    }
-}
-
-/// Says what of the first configuration Envoy refused; it would serve without it.
-fn refused_at_start(
-    envoy: &Envoy,
-    refusals: &Refusals,
-    file: &Path,
-    plan: &Plan,
-    module: &Path,
-) -> anyhow::Result<Option<Exit>> {
-    let rejections = envoy.rejections()?;
-    if rejections.is_empty() {
-        return Ok(None);
-    }
-    // The log comes through a pipe and may lag behind the counters.
-    let begin = Instant::now();
-    let mut reasons: BTreeSet<String> = BTreeSet::new();
-    while reasons.is_empty() && begin.elapsed() < Duration::from_millis(500) {
-        thread::sleep(Duration::from_millis(20));
-        reasons.extend(refusals.take());
-    }
-    if reasons.is_empty() {
-        reasons.extend(rejections.into_iter().map(|rejection| {
-            format!(
-                "Envoy refused its configuration ({})",
-                rejection.subscription
-            )
-        }));
-    }
-    // What Envoy cannot listen at or load is a fault around the command; anything else it refuses is
-    // one of the file.
-    let around = reasons
-        .iter()
-        .any(|reason| reason.starts_with("Envoy cannot"));
-    for reason in reasons {
-        output::note(format_args!(
-            "{} {}",
-            Styled(BAD, "error:"),
-            // Envoy knows the module by the link in the state folder only.
-            with_place(file, plan, &reason).replace(
-                &format!("module {}", module::FILE),
-                &format!("module {}", module.display())
-            )
-        ));
-    }
-    Ok(Some(if around {
-        Exit::Environment
-    } else {
-        Exit::Problems
-    }))
-}
-
-/// Puts the place in the user's file before a reason, where it is known.
-fn with_place(file: &Path, plan: &Plan, reason: &str) -> String {
-    match places::of_reason(file, plan, reason) {
-        Some(place) => format!("{place}: {reason}"),
-        None => reason.to_owned(),
-    }
-}
-
-/// Where each listener listens.
-fn listening(envoy: &Envoy) -> anyhow::Result<Vec<(String, SocketAddr)>> {
-    let body = envoy.admin_get("/listeners?format=json")?.body;
-    let page: Value =
-        serde_json::from_str(&body).context("Envoy's list of listeners is no JSON")?;
-    let listeners = page.pointer("/listener_statuses").and_then(Value::as_array);
-    Ok(listeners
-        .into_iter()
-        .flatten()
-        .filter_map(|listener| {
-            let name = listener.get("name")?.as_str()?;
-            let socket = listener.pointer("/local_address/socket_address")?;
-            let ip = socket.get("address")?.as_str()?.parse().ok()?;
-            let port = socket.get("port_value")?.as_u64()?.try_into().ok()?;
-            Some((name.to_owned(), SocketAddr::new(ip, port)))
-        })
-        .collect())
-}
-
-/// Listeners that are in both documents and differ.
-fn replaced_listeners(old: &Value, new: &Value) -> Vec<String> {
-    let resources = |document: &Value| -> Vec<Value> {
-        let resources = document.get("resources").and_then(Value::as_array);
-        resources.cloned().unwrap_or_default()
-    };
-    let old = resources(old);
-    resources(new)
-        .iter()
-        .filter_map(|listener| {
-            let before = old
-                .iter()
-                .find(|before| before.get("name") == listener.get("name"))?;
-            (before != listener).then(|| listener.get("name")?.as_str().map(str::to_owned))?
-        })
-        .collect()
-}
-
-fn wind_down(envoy: Envoy, patience: Duration, stop: &StopRequests) {
-    output::line("draining; Ctrl-C again stops at once");
-    match envoy.drain(patience, &|| stop.stop_at_once()) {
-        Ok(Drained::Idle) => {}
-        Ok(Drained::Busy(requests)) => output::warning(format_args!(
-            "{} under way {} cut off",
-            output::counted(usize::try_from(requests).unwrap_or(usize::MAX), "request"),
-            if requests == 1 { "is" } else { "are" }
-        )),
-        Err(error) => output::warning(error),
-    }
-    envoy.stop(if stop.stop_at_once() {
-        Duration::ZERO
-    } else {
-        END_WITHIN
-    });
-    output::line("stopped");
-}
-
-fn paths(files: &[String]) -> BTreeSet<PathBuf> {
-    files.iter().map(PathBuf::from).collect()
+    Compilation { compiled, seen }
 }
 
 fn seconds(time: Duration) -> String {

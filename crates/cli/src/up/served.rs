@@ -176,8 +176,21 @@ fn table(rows: Vec<Vec<String>>) -> Vec<String> {
 }
 
 /// Prints the page.
-pub(crate) fn print(plan: &Plan, addresses: &[(String, SocketAddr)], admin: SocketAddr) {
-    for line in page(plan, addresses, admin) {
+pub(crate) fn print(plan: Option<&Plan>, addresses: &[(String, SocketAddr)], admin: SocketAddr) {
+    let lines = match plan {
+        Some(plan) => page(plan, addresses, admin),
+        None => addresses_only(addresses, admin),
+    };
+    for line in lines {
         output::line(line);
     }
+}
+
+/// The lines of a configuration whose plan is not known.
+fn addresses_only(addresses: &[(String, SocketAddr)], admin: SocketAddr) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    lines.extend((addresses.iter()).map(|(name, address)| format!("  {address}  listener {name}")));
+    lines.push(format!("  http://{admin}  admin"));
+    lines.push(String::new());
+    lines
 }

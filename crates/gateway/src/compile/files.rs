@@ -54,13 +54,11 @@ fn include_paths(context: &mut Context<'_>, first: &Source) -> Vec<(Location, St
     let includes = first.file.include.value().into_iter().flatten();
     for include in includes.filter_map(Field::get) {
         let pattern = first.origin.join(&include.value.0);
-        let Some(wildcard) = pattern.find(['*', '?', '[']) else {
+        let Some(folder) = searched_folder(&pattern) else {
             paths.push((include.location, pattern));
             continue;
         };
         // A new file in that folder changes the outcome.
-        let (before, _) = pattern.split_at(wildcard);
-        let folder = before.rsplit_once('/').map_or(".", |(folder, _)| folder);
         context.files.push(folder.to_owned());
         match context.loader.matching(&pattern) {
             Ok(matching) => paths.extend(matching.into_iter().map(|path| (include.location, path))),
@@ -73,6 +71,16 @@ fn include_paths(context: &mut Context<'_>, first: &Source) -> Vec<(Location, St
         }
     }
     paths
+}
+
+/// Returns the folder in which the search for a pattern begins; `None` if it is a path without wildcards.
+pub fn searched_folder(pattern: &str) -> Option<&str> {
+    let (before, _) = pattern.split_at(pattern.find(['*', '?', '['])?);
+    Some(match before.rsplit_once('/') {
+        Some(("", _)) => "/",
+        Some((folder, _)) => folder,
+        None => ".",
+    })
 }
 
 /// Reads one file; `include` is what names it.

@@ -2,7 +2,7 @@
 //! listener and its exit status.
 
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Stdio;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -32,10 +32,12 @@ pub(crate) struct Gateway {
 
 impl Gateway {
     /// Starts `outrider up FILE`.
-    pub(crate) fn start(outrider: &Path, file: PathBuf) -> anyhow::Result<Self> {
+    pub(crate) fn start(outrider: &Path, file: &Path) -> anyhow::Result<Self> {
         let mut child = Command::new(outrider)
             .arg("up")
             .arg(file)
+            .arg("--state")
+            .arg(file.with_file_name(".state"))
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
@@ -178,6 +180,7 @@ fn collect(output: impl AsyncRead + Unpin + Send + 'static, lines: Arc<Mutex<Vec
 mod tests {
     use std::fs;
     use std::os::unix::fs::PermissionsExt as _;
+    use std::path::PathBuf;
 
     use super::*;
 
@@ -204,7 +207,7 @@ print("wrong: prefx\nmend it", file=sys.stderr)
 while True: time.sleep(0.05)
 ' "$@""#;
         let path = command(folder.path(), code);
-        let mut gateway = Gateway::start(&path, PathBuf::from("x.yaml")).unwrap();
+        let mut gateway = Gateway::start(&path, Path::new("x.yaml")).unwrap();
         gateway.wait_for_text(0, "up x.yaml", SOON).await.unwrap();
         let told = gateway.wait_for_text(0, "prefx", SOON).await.unwrap();
         assert!(told.contains(&"mend it".to_owned()), "{told:?}");
@@ -223,7 +226,7 @@ while True: time.sleep(0.05)
     async fn a_command_that_fails_is_told_of() {
         let folder = tempfile::tempdir().unwrap();
         let path = command(folder.path(), "echo no Envoy here >&2; exit 3");
-        let mut gateway = Gateway::start(&path, PathBuf::from("x.yaml")).unwrap();
+        let mut gateway = Gateway::start(&path, Path::new("x.yaml")).unwrap();
         let address = SocketAddr::from(([127, 0, 0, 1], 1));
         let error = gateway.wait_ready(address, SOON).await.unwrap_err();
         assert!(error.to_string().contains("exit status: 3"), "{error}");

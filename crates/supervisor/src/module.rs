@@ -8,8 +8,8 @@ use anyhow::bail;
 /// The name that Envoy looks for.
 pub(crate) const FILE: &str = "liboutrider.so";
 
-/// The module: what the user named, else beside this command, else in `../lib` of it.
-pub(crate) fn find(named: Option<&Path>) -> anyhow::Result<PathBuf> {
+/// Returns the module: what the user named, else beside this command, else in `../lib` of it.
+pub fn find(named: Option<&Path>) -> anyhow::Result<PathBuf> {
     if let Some(path) = named {
         if path.is_file() {
             return Ok(std::path::absolute(path)?);

@@ -7,13 +7,14 @@ use std::fs;
 use std::io::Write as _;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 use outrider_envoy_process::{Admin, Error};
 
-use crate::up::log_view::Refusals;
+use crate::refusals::Refusals;
 
 /// A configuration of many thousand routes takes Envoy's main thread seconds to read, and on a busy
 /// machine longer; meanwhile nothing is lost.
@@ -52,11 +53,17 @@ struct Counts {
 pub(crate) struct Courier<'a> {
     admin: &'a Admin,
     refusals: &'a Refusals,
+    /// Set when Envoy has ended. Another one may soon answer at the same address.
+    ended: &'a AtomicBool,
 }
 
 impl<'a> Courier<'a> {
-    pub(crate) fn new(admin: &'a Admin, refusals: &'a Refusals) -> Self {
-        Self { admin, refusals }
+    pub(crate) fn new(admin: &'a Admin, refusals: &'a Refusals, ended: &'a AtomicBool) -> Self {
+        Self {
+            admin,
+            refusals,
+            ended,
+        }
     }
 
     /// Replaces the file and waits for Envoy's verdict.
@@ -94,6 +101,9 @@ impl<'a> Courier<'a> {
         );
         let start = Instant::now();
         let stats = loop {
+            if self.ended.load(Ordering::SeqCst) {
+                bail!("Envoy has ended");
+            }
             match self.admin.stats(&filter) {
                 // Envoy's main thread has no time to answer, but may yet.
                 Err(Error::Admin { busy: true, .. }) if start.elapsed() < PATIENCE => {}

@@ -8,27 +8,35 @@ use std::path::Path;
 use anyhow::bail;
 use outrider_gateway::plan::Plan;
 
-use crate::up::places;
+use crate::places;
 
 /// Fails when Envoy could not listen where the plan says, naming the line in the gateway's file.
 pub(crate) fn check(file: &Path, plan: &Plan) -> anyhow::Result<()> {
-    let listeners = plan.listeners.iter().enumerate().map(|(index, listener)| {
-        let path = places::listener(index, &["address"]);
-        (
-            listener.address,
-            path,
-            format!("listener {}", listener.name),
-        )
-    });
-    let admin = plan.admin.map(|address| {
-        let path = vec!["gateway".into(), "admin".into()];
-        (address, path, "the admin interface".to_owned())
-    });
-    for (address, path, what) in listeners.chain(admin) {
-        if let Some(why) = obstacle(address) {
+    check_added(file, plan, &|_| false)?;
+    let Some(why) = plan.admin.and_then(obstacle) else {
+        return Ok(());
+    };
+    let path = ["gateway".into(), "admin".into()];
+    bail!(
+        "{}: {why}; free it, or give the admin interface another address",
+        places::place(file, &path)
+    )
+}
+
+/// As [`check`], of the listeners whose addresses are not served.
+pub(crate) fn check_added(
+    file: &Path,
+    plan: &Plan,
+    is_served: &dyn Fn(SocketAddr) -> bool,
+) -> anyhow::Result<()> {
+    for (index, listener) in plan.listeners.iter().enumerate() {
+        if !is_served(listener.address)
+            && let Some(why) = obstacle(listener.address)
+        {
             bail!(
-                "{}: {why}; free it, or give {what} another address",
-                places::place(file, &path)
+                "{}: {why}; free it, or give listener {} another address",
+                places::place(file, &places::listener(index, &["address"])),
+                listener.name
             );
         }
     }

@@ -14,7 +14,12 @@ use outrider_gateway::envoy::{
 };
 use serde_json::Value;
 
-use crate::up::courier::{Courier, Document, Verdict, replace};
+use crate::courier::{Courier, Document, Verdict, replace};
+
+/// Where clusters are in their document.
+const CLUSTERS: &str = "/resources";
+/// Where plugins are in theirs.
+const PLUGINS: &str = "/resources/0/typed_config/filter_config/value/plugins";
 
 /// One of the files that Envoy watches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -85,12 +90,8 @@ pub(crate) struct Step<'a> {
 /// The steps from one configuration to another; none where Envoy is told the same.
 pub(crate) fn steps<'a>(old: &'a Files, new: &'a Files) -> Vec<Step<'a>> {
     let mut steps = Vec::new();
-    let upstreams = with_old_items(&old.cds, &new.cds, "/resources");
-    let plugins = with_old_items(
-        &old.ecds,
-        &new.ecds,
-        "/resources/0/typed_config/filter_config/value/plugins",
-    );
+    let upstreams = with_old_items(&old.cds, &new.cds, CLUSTERS);
+    let plugins = with_old_items(&old.ecds, &new.ecds, PLUGINS);
     let last_upstreams = (upstreams != new.cds).then_some(&new.cds);
     let last_plugins = (plugins != new.ecds).then_some(&new.ecds);
     let mut step = |part: Part, content: Cow<'a, Value>| steps.push(Step { part, content });
@@ -116,35 +117,71 @@ pub(crate) fn steps<'a>(old: &'a Files, new: &'a Files) -> Vec<Step<'a>> {
     steps
 }
 
+/// All steps from configurations of which Envoy may serve any mixture.
+fn steps_from_any<'a>(possible: &[&Files], new: &'a Files) -> Vec<Step<'a>> {
+    let all = |pointer: &str, of: fn(&Files) -> &Value| {
+        possible.iter().fold(of(new).clone(), |all, old| {
+            with_old_items(of(old), &all, pointer)
+        })
+    };
+    let step = |part: Part, content: Cow<'a, Value>| Step { part, content };
+    vec![
+        step(
+            Part::Upstreams,
+            Cow::Owned(all(CLUSTERS, |files| &files.cds)),
+        ),
+        step(Part::Plugins, Cow::Owned(all(PLUGINS, |files| &files.ecds))),
+        step(Part::Routes, Cow::Borrowed(&new.rds)),
+        step(Part::Listeners, Cow::Borrowed(&new.lds)),
+        step(Part::Plugins, Cow::Borrowed(&new.ecds)),
+        step(Part::Upstreams, Cow::Borrowed(&new.cds)),
+    ]
+}
+
 /// How [`apply`] ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Applied {
-    /// Envoy serves by the new configuration.
-    All,
+    /// Envoy serves by the new configuration; `false`: it did before.
+    All(bool),
     /// Envoy refused a part, and serves by the old configuration; so say the files.
     Refused(Part, String),
 }
 
-/// Takes Envoy from the configuration `old` along `steps`, or leaves it at the old one.
+/// Takes Envoy to the configuration `new`, or back to the first of `possible`: that it took whole before. If there are
+/// more, any mixture of them may be what it serves.
 ///
 /// # Errors
-/// A file cannot be written, or Envoy gives no verdict.
+/// A file cannot be written, or Envoy gives no verdict. It may serve any mixture of all these configurations then.
 pub(crate) fn apply(
     folder: &Path,
     courier: &Courier<'_>,
-    old: &Files,
-    steps: Vec<Step<'_>>,
+    possible: &[&Files],
+    new: &Files,
 ) -> anyhow::Result<Applied> {
-    let mut touched: Vec<Part> = Vec::new();
+    let (steps, mut touched) = match possible {
+        [old] => (steps(old, new), Vec::new()),
+        _ => (
+            steps_from_any(possible, new),
+            vec![
+                Part::Upstreams,
+                Part::Plugins,
+                Part::Routes,
+                Part::Listeners,
+            ],
+        ),
+    };
+    let is_change = !steps.is_empty();
     for Step { part, content } in steps {
         touched.push(part);
         let verdict = courier.hand_over(&part.document(folder), &content.to_string())?;
         if let Verdict::Refused(reason) = verdict {
-            go_back(folder, courier, old, &touched)?;
+            if let Some(old) = possible.first() {
+                go_back(folder, courier, old, &touched)?;
+            }
             return Ok(Applied::Refused(part, reason));
         }
     }
-    Ok(Applied::All)
+    Ok(Applied::All(is_change))
 }
 
 /// Puts the old files back, the last one touched first. Envoy took each of them before, so there is no
@@ -195,12 +232,13 @@ fn name(item: &Value) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
+    use outrider_gateway::{Loader, PluginPackage, Problem, compile, envoy};
+    use outrider_plugin_formats::{BodyModes, Group, Manifest, Places, PluginCode, Runtime};
     use serde_json::json;
 
     use super::*;
-    use crate::up::changes::tests as changes;
-
-    const PLUGINS: &str = "/resources/0/typed_config/filter_config/value/plugins";
 
     fn files(clusters: &[&str], plugins: &[(&str, &str)], routes: &str, listener: &str) -> Files {
         let plugins: Vec<Value> = plugins
@@ -217,9 +255,13 @@ mod tests {
         }
     }
 
-    /// `cds.json: a b`, one line for each step.
     fn told(old: &Files, new: &Files) -> Vec<String> {
-        steps(old, new)
+        as_lines(&steps(old, new))
+    }
+
+    /// `cds.json: a b`, one line for each step.
+    fn as_lines(steps: &[Step<'_>]) -> Vec<String> {
+        steps
             .iter()
             .map(|step| {
                 let pointer = match step.part {
@@ -286,15 +328,100 @@ mod tests {
     }
 
     #[test]
+    fn from_a_mixture_every_part_is_handed_over_and_nothing_that_may_be_used_goes_first() {
+        let old = files(&["a"], &[("p", "1")], "r", "l");
+        let broken = files(&["b"], &[("q", "1")], "r2", "l");
+        let told = as_lines(&steps_from_any(&[&old, &broken], &old));
+        assert_eq!(
+            told,
+            [
+                "cds.json: a b",
+                "ecds.json: p1 q1",
+                "rds.json: r",
+                "lds.json: l",
+                "ecds.json: p1",
+                "cds.json: a",
+            ]
+        );
+    }
+
+    const PLUGIN: &str = "limit";
+
+    const GATEWAY: &str = "
+gateway:
+  listeners: [{address: '127.0.0.1:10000'}]
+  use: [limit]
+plugins:
+  limit: {source: limit}
+upstreams:
+  echo: {endpoints: ['127.0.0.1:8080']}
+projects:
+  - name: shop
+    hosts: ['*']
+    routes:
+      - {match: {prefix: /}, to: echo}
+";
+
+    struct Memory;
+
+    impl Loader for Memory {
+        fn read(&self, _path: &str) -> Result<String, String> {
+            Ok(GATEWAY.to_owned())
+        }
+
+        fn matching(&self, _pattern: &str) -> Result<Vec<String>, String> {
+            Ok(Vec::new())
+        }
+
+        fn plugin(&self, source: &str) -> Result<PluginPackage, Vec<Problem>> {
+            Ok(PluginPackage {
+                manifest: Manifest {
+                    name: source.to_owned(),
+                    runtime: Runtime::Lua,
+                    version: None,
+                    description: None,
+                    entry: Some("main.lua".to_owned()),
+                    group: Group::default(),
+                    priority: 0,
+                    body: BodyModes::default(),
+                    failure_policy: None,
+                    budgets: None,
+                    circuit: None,
+                    build: None,
+                    wasm: None,
+                },
+                places: Places::default(),
+                digest: format!("sha256:{:064}", 0),
+                code: PluginCode::Files(BTreeMap::from([("main.lua".to_owned(), String::new())])),
+                schema: None,
+                folder: source.to_owned(),
+            })
+        }
+
+        fn absolute(&self, path: &str) -> String {
+            format!("/{path}")
+        }
+    }
+
+    /// If the renderer had plugins or clusters elsewhere, a removal would be one step with the rest, and not the last.
+    #[test]
     fn the_paths_are_those_of_the_renderer() {
-        let mut plan = changes::plan(changes::BASE, changes::PLUGIN);
-        let layout = crate::up::rendered::layout(&plan, Path::new("/state"));
-        let old = outrider_gateway::envoy::files(&plan, &layout);
-        let removed = plan.filter.plugins.pop().unwrap().name;
+        let mut plan = compile("outrider.yaml", &Memory).plan.unwrap();
+        let layout = crate::rendered::layout(&plan, Path::new("/state"));
+        let old = envoy::files(&plan, &layout);
+        let clusters = old.cds.pointer(CLUSTERS).unwrap().as_array().unwrap();
+        assert_eq!(clusters.len(), 1);
+        let plugins = old.ecds.pointer(PLUGINS).unwrap().as_array().unwrap();
+        assert_eq!(name(&plugins[0]).unwrap(), PLUGIN);
+        // Removed: the lists without them come last, and are the only steps.
+        plan.filter.plugins.clear();
         plan.upstreams.clear();
-        let new = outrider_gateway::envoy::files(&plan, &layout);
-        let told = told(&old, &new);
-        assert_eq!(told.len(), 2, "{told:?}");
-        assert!(told.iter().all(|step| !step.contains(&removed)), "{told:?}");
+        let new = envoy::files(&plan, &layout);
+        assert_eq!(told(&old, &new), ["ecds.json: ", "cds.json: "]);
+        // Added: the lists with them come first. Taken from one to the other, both are there.
+        let steps = steps_from_any(&[&old], &new);
+        let told = as_lines(&steps[..2]);
+        assert!(told[1].starts_with("ecds.json: limit"), "{told:?}");
+        assert!(told[0].len() > "cds.json: ".len(), "{told:?}");
     }
 }

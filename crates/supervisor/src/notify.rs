@@ -1,0 +1,59 @@
+//! What a gateway tells systemd (`Type=notify`): that it serves, what it does, and that it is alive. Without systemd
+//! nothing is told.
+
+use std::env;
+use std::time::{Duration, Instant};
+
+use sd_notify::NotifyState;
+
+/// The service manager, if there is one.
+#[derive(Debug)]
+pub(crate) struct ServiceManager {
+    listens: bool,
+    /// Interval of signs of life, if they are wanted.
+    interval: Option<Duration>,
+    told: Instant,
+}
+
+impl ServiceManager {
+    pub(crate) fn of_environment() -> Self {
+        let mut microseconds = 0;
+        let is_wanted = sd_notify::watchdog_enabled(false, &mut microseconds);
+        Self {
+            listens: env::var_os("NOTIFY_SOCKET").is_some(),
+            // Half of the time after which systemd acts, as sd_watchdog_enabled(3) recommends.
+            interval: is_wanted.then(|| Duration::from_micros(microseconds / 2)),
+            told: Instant::now(),
+        }
+    }
+
+    pub(crate) fn ready(&self) {
+        self.tell(&[NotifyState::Ready]);
+    }
+
+    pub(crate) fn status(&self, text: &str) {
+        self.tell(&[NotifyState::Status(text)]);
+    }
+
+    pub(crate) fn stopping(&self) {
+        self.tell(&[NotifyState::Stopping]);
+    }
+
+    /// Tells that the gateway is alive, when it is time.
+    pub(crate) fn alive(&mut self) {
+        if self
+            .interval
+            .is_some_and(|interval| self.told.elapsed() >= interval)
+        {
+            self.told = Instant::now();
+            self.tell(&[NotifyState::Watchdog]);
+        }
+    }
+
+    fn tell(&self, states: &[NotifyState<'_>]) {
+        if self.listens {
+            // A service manager that does not take it changes nothing.
+            let _ = sd_notify::notify(false, states);
+        }
+    }
+}
