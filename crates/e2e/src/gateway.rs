@@ -3,6 +3,7 @@
 use std::fs;
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -15,6 +16,15 @@ use tempfile::TempDir;
 
 use crate::{Output, cache_folder, command, envoy, free_address, module, process, root};
 
+/// The gateway's file.
+const FILE: &str = "outrider.yaml";
+
+/// The folder of the command's state, beside the file.
+const STATES: &str = ".state";
+
+/// The socket of a service manager, beside the file.
+const NOTIFICATIONS: &str = "notify";
+
 /// How long a gateway may take to serve. Debug builds on a busy machine are slow.
 const READY: Duration = Duration::from_mins(1);
 
@@ -26,6 +36,10 @@ const STARTED: &str = "Ctrl-C drains and stops";
 pub struct GatewayOptions {
     /// Pass `--verbose`.
     pub verbose: bool,
+    /// Leave what the command says unread, as a terminal does that is stopped.
+    pub unread: bool,
+    /// Listen to the command as systemd does, with a watchdog of 0.4 s; see [`Gateway::notifications`].
+    pub notified: bool,
 }
 
 /// What Envoy did with a document.
@@ -42,6 +56,8 @@ pub enum Verdict {
 pub struct Gateway {
     folder: TempDir,
     child: Child,
+    /// What the command tells a service manager.
+    pub notifications: Output,
     /// What the command says, both streams.
     pub output: Output,
     /// Where the gateway listens.
@@ -108,40 +124,51 @@ impl Gateway {
         for (path, content) in files {
             write_file(&folder.path().join(path), content)?;
         }
-        let file = folder.path().join("outrider.yaml");
+        let file = folder.path().join(FILE);
         write_file(&file, &fill(yaml, folder.path(), address, admin))?;
-        let mut command = Command::new(command()?);
-        command
-            .arg("up")
-            .arg(&file)
-            .env("OUTRIDER_ENVOY", envoy)
-            .env("OUTRIDER_MODULE", module()?)
-            .env("XDG_CACHE_HOME", cache_folder()?)
-            .env("NO_COLOR", "1")
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped());
+        let mut arguments = Vec::new();
         if options.verbose {
-            command.arg("--verbose");
+            arguments.push("--verbose");
         }
-        let mut child = command.spawn().context("outrider does not start")?;
-        let output = Output::default();
-        if let (Some(stdout), Some(stderr)) = (child.stdout.take(), child.stderr.take()) {
-            output.read_from(stdout);
-            output.read_from(stderr);
+        let notifications = Output::default();
+        if options.notified {
+            let socket = UnixDatagram::bind(folder.path().join(NOTIFICATIONS))?;
+            notifications.read_from(Datagrams(socket));
         }
+        let (child, output) = spawn(folder.path(), envoy, &arguments, options)?;
         let mut gateway = Self {
             folder,
             child,
+            notifications,
             output,
             address,
             admin: Admin::new(admin),
         };
-        gateway.wait_ready()?;
+        gateway.wait_ready(!options.unread)?;
         Ok(gateway)
     }
 
-    fn wait_ready(&mut self) -> anyhow::Result<()> {
+    /// Ends the command, and starts it anew with further arguments, on the same file, addresses and state.
+    ///
+    /// # Errors
+    /// The command does not end well, or does not serve again.
+    pub fn restart(&mut self, arguments: &[&str]) -> anyhow::Result<()> {
+        self.interrupt()?;
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while self.child.try_wait()?.is_none() {
+            ensure!(Instant::now() < deadline, "outrider up does not end");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        (self.child, self.output) = spawn(
+            self.folder.path(),
+            &envoy()?,
+            arguments,
+            GatewayOptions::default(),
+        )?;
+        self.wait_ready(true)
+    }
+
+    fn wait_ready(&mut self, is_read: bool) -> anyhow::Result<()> {
         let deadline = Instant::now() + READY;
         loop {
             if let Some(status) = self.child.try_wait()? {
@@ -154,8 +181,10 @@ impl Gateway {
                 .get("/ready")
                 .is_ok_and(|answer| answer.status == 200);
             if ready && std::net::TcpStream::connect(self.address).is_ok() {
-                // Whoever waits for what it says next must not find what it says of its start.
-                self.output.wait(STARTED, READY)?;
+                if is_read {
+                    // Whoever waits for what it says next must not find what it says of its start.
+                    self.output.wait(STARTED, READY)?;
+                }
                 return Ok(());
             }
             if Instant::now() > deadline {
@@ -172,7 +201,7 @@ impl Gateway {
 
     /// The file's path.
     pub fn file(&self) -> PathBuf {
-        self.folder.path().join("outrider.yaml")
+        self.folder.path().join(FILE)
     }
 
     /// Saves another text as `outrider.yaml`, as editors do: a new file is renamed over the old one.
@@ -302,7 +331,7 @@ impl Gateway {
     /// # Errors
     /// There is none.
     pub fn state_file(&self, name: &str) -> anyhow::Result<PathBuf> {
-        let states = self.folder.path().join(".outrider");
+        let states = self.folder.path().join(STATES).join("outrider");
         for entry in fs::read_dir(&states)?.filter_map(Result::ok) {
             let file = entry.path().join(name);
             if file.is_file() {
@@ -406,12 +435,71 @@ impl Gateway {
     /// # Errors
     /// There is no such process any more.
     pub fn interrupt(&self) -> anyhow::Result<()> {
-        let sent = Command::new("kill")
-            .args(["-INT", &self.child.id().to_string()])
-            .status()?;
-        ensure!(sent.success(), "no process to interrupt");
-        Ok(())
+        self.signal("INT")
     }
+
+    /// Sends a signal to the command: `HUP`.
+    ///
+    /// # Errors
+    /// There is no such process any more.
+    pub fn signal(&self, name: &str) -> anyhow::Result<()> {
+        process::signal(self.child.id(), name)
+    }
+}
+
+/// The messages that come to a socket, one after the other.
+struct Datagrams(UnixDatagram);
+
+impl std::io::Read for Datagrams {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        self.0.recv(buffer)
+    }
+}
+
+/// Starts `outrider up` on the file in `folder`.
+fn spawn(
+    folder: &Path,
+    envoy: &Path,
+    arguments: &[&str],
+    options: GatewayOptions,
+) -> anyhow::Result<(Child, Output)> {
+    let mut command = if options.notified {
+        // As systemd does: the watchdog is of this process only.
+        let mut shell = Command::new("/bin/sh");
+        shell.args(["-c", r#"WATCHDOG_PID=$$ exec "$0" "$@""#]);
+        shell.arg(command()?);
+        shell
+    } else {
+        Command::new(command()?)
+    };
+    command
+        .arg("up")
+        .arg(folder.join(FILE))
+        .args(arguments)
+        .env("OUTRIDER_ENVOY", envoy)
+        .env("OUTRIDER_MODULE", module()?)
+        .env("XDG_CACHE_HOME", cache_folder()?)
+        .env("XDG_STATE_HOME", folder.join(STATES))
+        .env_remove("STATE_DIRECTORY")
+        .env("NO_COLOR", "1")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    if options.notified {
+        command
+            .env("NOTIFY_SOCKET", folder.join(NOTIFICATIONS))
+            .env("WATCHDOG_USEC", "400000");
+    }
+    let mut child = command.spawn().context("outrider does not start")?;
+    let output = Output::default();
+    // Pipes that are not taken stay open, and nobody reads them.
+    if !options.unread
+        && let (Some(stdout), Some(stderr)) = (child.stdout.take(), child.stderr.take())
+    {
+        output.read_from(stdout);
+        output.read_from(stderr);
+    }
+    Ok((child, output))
 }
 
 impl Drop for Gateway {

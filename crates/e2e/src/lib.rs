@@ -22,7 +22,7 @@ pub use observed::{call_lines, request_lines, response_lines};
 pub use outrider_plugin_replay::{
     Answer, AnswerBody, AnswerFailure, Fields, Output, Received, Scripted, values,
 };
-pub use process::resident_memory;
+pub use process::{resident_memory, signal};
 pub use run::{Run, finish, outrider};
 pub use sent::Sent;
 

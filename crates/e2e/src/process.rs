@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 
 use anyhow::Context as _;
 
@@ -26,6 +27,18 @@ pub(crate) fn child(parent: u32, name: &str) -> anyhow::Result<u32> {
         }
     }
     anyhow::bail!("process {parent} has no child {name}")
+}
+
+/// Sends a signal to a process: `KILL`.
+///
+/// # Errors
+/// There is no such process.
+pub fn signal(process: u32, name: &str) -> anyhow::Result<()> {
+    let sent = Command::new("kill")
+        .args([&format!("-{name}"), &process.to_string()])
+        .status()?;
+    anyhow::ensure!(sent.success(), "no process {process} gets {name}");
+    Ok(())
 }
 
 /// Memory of a process that is in RAM, in bytes.

@@ -51,6 +51,8 @@ pub fn outrider(
         .env("OUTRIDER_ENVOY", envoy()?)
         .env("OUTRIDER_MODULE", module()?)
         .env("XDG_CACHE_HOME", cache_folder()?)
+        .env("XDG_STATE_HOME", folder.join(".state"))
+        .env_remove("STATE_DIRECTORY")
         .env("NO_COLOR", "1");
     for (name, value) in variables {
         if value.is_empty() {

@@ -38,8 +38,19 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
     ("plugin-store", &["plugin-formats", "yaml"]),
     ("envoy-process", &[]),
     (
+        "supervisor",
+        &[
+            "plugin-formats",
+            "yaml",
+            "gateway",
+            "plugin-store",
+            "envoy-process",
+        ],
+    ),
+    (
         "cli",
         &[
+            "supervisor",
             "plugin-api",
             "plugin-formats",
             "yaml",

@@ -1,4 +1,4 @@
-//! `docs/security.md`: each promise names a test, or a command, that exists.
+//! `docs/security.md` and `docs/operations.md`: each promise names a test, or a command, that exists.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -57,4 +57,22 @@ fn every_promise_names_a_test_or_a_command_that_exists() {
         assert!(named > 0, "a promise without a test: {row}");
     }
     assert!(count >= 12, "{count} promises");
+}
+
+#[test]
+fn tests_that_the_operations_page_names_exist() {
+    let page = fs::read_to_string(docs().join("operations.md")).unwrap();
+    let mut count = 0;
+    for (shown, target) in links(&page) {
+        let file = docs().join(target);
+        let text =
+            fs::read_to_string(&file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+        let name = shown.trim_matches('`');
+        assert!(
+            target.ends_with(name) || text.contains(&format!("fn {name}(")),
+            "{target} has no test `{name}`"
+        );
+        count += 1;
+    }
+    assert!(count >= 15, "{count} links");
 }

@@ -65,7 +65,10 @@ upstreams:
 }
 
 fn start(plugins: &[(&str, &str)], echo: &Echo) -> Gateway {
-    let options = GatewayOptions { verbose: true };
+    let options = GatewayOptions {
+        verbose: true,
+        ..GatewayOptions::default()
+    };
     Gateway::start_with(&yaml(plugins, echo), &[], options).unwrap()
 }
 
@@ -302,7 +305,10 @@ on tick
         &format!("address: '{{listen}}'}}, {{name: two, address: '{second}'}}"),
     );
     assert_ne!(one, two);
-    let options = GatewayOptions { verbose: true };
+    let options = GatewayOptions {
+        verbose: true,
+        ..GatewayOptions::default()
+    };
     let gateway = Gateway::start_with_short_drain(&two, &[], options).unwrap();
     wait_for(&gateway, 0, "asker", "\"First\" \"\" = 0", 2, 1);
     let active = "cluster.echo/callouts.upstream_rq_active";

@@ -1,0 +1,389 @@
+//! A gateway in operation: it stops, comes back, follows its file and keeps what worked, whatever happens around it.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test, its helpers included, fails by panicking"
+)]
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use outrider_e2e::{Gateway, GatewayOptions, signal};
+use outrider_lab::client::{Connection, Request, Target};
+use outrider_lab::echo::Echo;
+
+const SOON: Duration = Duration::from_secs(15);
+
+const GATEWAY: &str = "
+gateway:
+  listeners: [{name: main, address: '{listen}'}]
+  admin: '{admin}'
+  workers: 1
+  use:
+    - {plugin: stamp, config: {version: one}}
+plugins:
+  stamp: {source: stamp.lua}
+projects:
+  - name: shop
+    hosts: ['*']
+    routes:
+      - {match: {prefix: /}, to: echo}
+upstreams:
+  echo: {endpoints: ['ECHO']}
+";
+
+const STAMP: &str = "
+local handler = { version = 'v2' }
+function handler:on_response_header()
+  envoy.resp.set_header('x-version', envoy.config().version)
+end
+return handler
+";
+
+/// Logs a long line for each request.
+const CHATTY: &str = "
+local handler = { version = 'v2' }
+function handler:on_request_header()
+  envoy.logWarn(('w'):rep(4000))
+end
+return handler
+";
+
+fn yaml(echo: &Echo) -> String {
+    GATEWAY.replace("ECHO", &echo.address().to_string())
+}
+
+fn start(echo: &Echo) -> Gateway {
+    let files = [("stamp.lua", STAMP), ("chatty.lua", CHATTY)];
+    Gateway::start_with(&yaml(echo), &files, GatewayOptions::default()).unwrap()
+}
+
+async fn version(gateway: &Gateway) -> Option<String> {
+    let response = gateway.send(Request::get("/status/200")).await.ok()?;
+    response.headers.get("x-version").map(ToOwned::to_owned)
+}
+
+/// Waits until requests are answered by this version.
+async fn wait_version(gateway: &Gateway, wanted: &str) {
+    let began = Instant::now();
+    while version(gateway).await.as_deref() != Some(wanted) {
+        assert!(
+            began.elapsed() < SOON,
+            "{wanted} is not served: {}",
+            gateway.output.text()
+        );
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// Sends POST requests without pause until the gateway refuses connections. Counts those that are answered, and returns
+/// what was said of those that were sent and not answered.
+async fn post_until_refused(target: Target, answered: Arc<AtomicUsize>) -> Vec<String> {
+    let mut lost = Vec::new();
+    loop {
+        // Refused before anything was sent: nothing is lost.
+        let Ok(mut connection) = Connection::open(&target).await else {
+            return lost;
+        };
+        loop {
+            let request = Request::post("/delay/5", "what must not be sent twice");
+            match connection.send(request).await {
+                Ok(response) if response.status == 200 => {
+                    answered.fetch_add(1, Ordering::SeqCst);
+                }
+                Ok(response) => lost.push(format!("status {}", response.status)),
+                Err(error) => {
+                    lost.push(error.to_string());
+                    break;
+                }
+            }
+            if connection.closed_within(Duration::ZERO).await {
+                break;
+            }
+        }
+        if lost.len() > 100 {
+            return lost;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_request_that_was_sent_is_lost_by_a_stop() {
+    let echo = Echo::start("echo").await.unwrap();
+    let gateway = start(&echo);
+    let targets = [vec![gateway.http1(); 8], vec![gateway.http2(); 2]].concat();
+    let answered: Vec<_> = targets
+        .iter()
+        .map(|_| Arc::new(AtomicUsize::new(0)))
+        .collect();
+    let clients: Vec<_> = (targets.into_iter().zip(&answered))
+        .map(|(target, answered)| tokio::spawn(post_until_refused(target, Arc::clone(answered))))
+        .collect();
+    let began = Instant::now();
+    while !answered.iter().all(|of| of.load(Ordering::SeqCst) > 10) {
+        assert!(began.elapsed() < SOON, "{}", gateway.output.text());
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let stopping = tokio::task::spawn_blocking(move || gateway.stop());
+    for client in clients {
+        let lost = client.await.unwrap();
+        assert!(lost.is_empty(), "{lost:?} after {answered:?} answers");
+    }
+    let output = stopping.await.unwrap().unwrap();
+    assert!(!output.text().contains("cut off"), "{}", output.text());
+    echo.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn envoy_that_ends_is_started_again() {
+    let echo = Echo::start("echo").await.unwrap();
+    let gateway = start(&echo);
+    for _ in 0..2 {
+        let envoy = gateway.envoy_process().unwrap();
+        let mark = gateway.output.mark();
+        signal(envoy, "KILL").unwrap();
+        let told = gateway
+            .output
+            .wait_after(mark, "Envoy ended by itself", SOON)
+            .unwrap();
+        assert!(told.contains("signal: 9"), "{told}");
+        gateway
+            .output
+            .wait_after(mark, "serving again", SOON)
+            .unwrap();
+        assert_ne!(gateway.envoy_process().unwrap(), envoy);
+        wait_version(&gateway, "one").await;
+    }
+    // It goes on to follow the file.
+    gateway
+        .update(&yaml(&echo).replace("version: one", "version: two"))
+        .unwrap();
+    assert_eq!(version(&gateway).await.as_deref(), Some("two"));
+    gateway.stop().unwrap();
+    echo.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn start_with_a_refused_file_serves_what_was_good_last() {
+    let echo = Echo::start("echo").await.unwrap();
+    let mut gateway = start(&echo);
+    gateway.save("gateway: {listeners: [}").unwrap();
+    gateway.output.wait("not applied", SOON).unwrap();
+    gateway.restart(&[]).unwrap();
+    let text = gateway.output.text();
+    assert!(
+        text.contains("the last configuration that was good is served"),
+        "{text}"
+    );
+    assert!(text.contains("outrider.yaml:1:"), "{text}");
+    assert_eq!(version(&gateway).await.as_deref(), Some("one"));
+    gateway
+        .update(&yaml(&echo).replace("version: one", "version: two"))
+        .unwrap();
+    assert_eq!(version(&gateway).await.as_deref(), Some("two"));
+    gateway.save("gateway: {listeners: [}").unwrap();
+    let error = gateway.restart(&["--strict"]).unwrap_err().to_string();
+    assert!(error.contains("exit status: 1"), "{error}");
+    echo.stop().await;
+}
+
+/// Something lies where the command writes a file, as on a disk that is full.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn change_that_cannot_be_written_is_made_when_it_can() {
+    let echo = Echo::start("echo").await.unwrap();
+    let gateway = start(&echo);
+    let obstacle = gateway
+        .state_file("ecds.json")
+        .unwrap()
+        .with_extension("new");
+    fs::create_dir(&obstacle).unwrap();
+    gateway
+        .save(&yaml(&echo).replace("version: one", "version: two"))
+        .unwrap();
+    gateway.output.wait("it is tried again", SOON).unwrap();
+    assert_eq!(version(&gateway).await.as_deref(), Some("one"));
+    fs::remove_dir(&obstacle).unwrap();
+    wait_version(&gateway, "two").await;
+    // The revert of a change that broke off is handed over, though the file is then as what was served before.
+    fs::create_dir(&obstacle).unwrap();
+    gateway
+        .save(&yaml(&echo).replace("version: one", "version: three"))
+        .unwrap();
+    let mark = gateway.output.mark();
+    gateway
+        .output
+        .wait_after(mark, "it is tried again", SOON)
+        .unwrap();
+    fs::remove_dir(&obstacle).unwrap();
+    gateway
+        .save(&yaml(&echo).replace("version: one", "version: two"))
+        .unwrap();
+    wait_version(&gateway, "two").await;
+    gateway.stop().unwrap();
+    echo.stop().await;
+}
+
+/// As Kubernetes replaces a ConfigMap, and removes what it held before.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn folder_that_a_link_replaces_is_followed() {
+    let echo = Echo::start("echo").await.unwrap();
+    let gateway = start(&echo);
+    let folder = gateway.folder().to_owned();
+    let text = fs::read_to_string(gateway.file()).unwrap();
+    for (number, name) in ["one", "two", "three"].into_iter().enumerate() {
+        let data = folder.join(format!("..{number}"));
+        fs::create_dir(&data).unwrap();
+        let text = text.replace("version: one", &format!("version: {name}"));
+        fs::write(data.join("outrider.yaml"), text).unwrap();
+        symlink(&data, folder.join("..tmp")).unwrap();
+        fs::rename(folder.join("..tmp"), folder.join("..data")).unwrap();
+        if number == 0 {
+            symlink("..data/outrider.yaml", folder.join("link")).unwrap();
+            fs::rename(folder.join("link"), gateway.file()).unwrap();
+        } else {
+            fs::remove_dir_all(folder.join(format!("..{}", number - 1))).unwrap();
+        }
+        wait_version(&gateway, name).await;
+    }
+    gateway.stop().unwrap();
+    echo.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn port_that_another_envoy_serves_is_refused() {
+    let echo = Echo::start("echo").await.unwrap();
+    let (gateway, other) = (start(&echo), start(&echo));
+    let both = yaml(&echo).replace(
+        "listeners: [",
+        &format!(
+            "listeners: [{{name: taken, address: '{}'}}, ",
+            other.address
+        ),
+    );
+    gateway.save(&both).unwrap();
+    let told = gateway
+        .output
+        .wait("is in use by another process", SOON)
+        .unwrap();
+    assert!(told.contains("outrider.yaml:3:"), "{told}");
+    let listeners = gateway
+        .stat("listener_manager.total_listeners_active")
+        .unwrap();
+    assert_eq!(listeners, 1);
+    // The file is as it was: only when it is read again, it is tried again.
+    let taken = other.address;
+    other.stop().unwrap();
+    let mark = gateway.output.mark();
+    gateway.signal("HUP").unwrap();
+    gateway.output.wait_after(mark, "applied in", SOON).unwrap();
+    Target::http1(taken)
+        .send(Request::get("/status/200"))
+        .await
+        .unwrap();
+    gateway.stop().unwrap();
+    echo.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn usual_signals_do_not_end_the_gateway() {
+    let echo = Echo::start("echo").await.unwrap();
+    let gateway = start(&echo);
+    for name in ["HUP", "USR1", "USR2"] {
+        gateway.signal(name).unwrap();
+    }
+    gateway
+        .output
+        .wait("log files are open again", SOON)
+        .unwrap();
+    assert_eq!(version(&gateway).await.as_deref(), Some("one"));
+    gateway.stop().unwrap();
+    echo.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn access_log_that_was_renamed_is_opened_anew_on_sigusr1() {
+    let echo = Echo::start("echo").await.unwrap();
+    let text = yaml(&echo).replace(
+        "  workers: 1",
+        "  workers: 1\n  access_log: {path: access.log, format: '%REQ(:PATH)%'}",
+    );
+    let gateway =
+        Gateway::start_with(&text, &[("stamp.lua", STAMP)], GatewayOptions::default()).unwrap();
+    let (log, rotated) = (
+        gateway.folder().join("access.log"),
+        gateway.folder().join("access.log.1"),
+    );
+    fs::rename(&log, &rotated).unwrap();
+    gateway.signal("USR1").unwrap();
+    gateway
+        .output
+        .wait("log files are open again", SOON)
+        .unwrap();
+    gateway
+        .send(Request::get("/status/200?after"))
+        .await
+        .unwrap();
+    let began = Instant::now();
+    while !fs::read_to_string(&log).is_ok_and(|log| log.contains("?after")) {
+        assert!(began.elapsed() < SOON, "{}", gateway.output.text());
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    assert!(!fs::read_to_string(&rotated).unwrap().contains("?after"));
+    gateway.stop().unwrap();
+    echo.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn service_manager_is_told_of_start_life_and_stop() {
+    let echo = Echo::start("echo").await.unwrap();
+    let options = GatewayOptions {
+        notified: true,
+        ..GatewayOptions::default()
+    };
+    let files = [("stamp.lua", STAMP)];
+    let gateway = Gateway::start_with(&yaml(&echo), &files, options).unwrap();
+    let told = gateway.notifications.clone();
+    told.wait("READY=1", SOON).unwrap();
+    told.wait("STATUS=serving", SOON).unwrap();
+    for _ in 0..3 {
+        told.wait_after(told.mark(), "WATCHDOG=1", SOON).unwrap();
+    }
+    gateway.interrupt().unwrap();
+    told.wait("STOPPING=1", SOON).unwrap();
+    gateway.wait_end().unwrap();
+    echo.stop().await;
+}
+
+/// More than pipes hold: a plugin's warning of 4 KB for each request.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn reader_that_reads_nothing_costs_lines_and_no_requests() {
+    let echo = Echo::start("echo").await.unwrap();
+    let text = yaml(&echo)
+        .replace("  use:", "  use:\n    - chatty")
+        .replace(
+            "projects:",
+            "  chatty: {source: chatty.lua, log_rate: 100MiB}\nprojects:",
+        );
+    let files = [("stamp.lua", STAMP), ("chatty.lua", CHATTY)];
+    let options = GatewayOptions {
+        unread: true,
+        ..GatewayOptions::default()
+    };
+    let gateway = Gateway::start_with(&text, &files, options).unwrap();
+    let mut connection = Connection::open(&gateway.http1()).await.unwrap();
+    for number in 0..500 {
+        let request = Request::get("/status/200").timeout(SOON);
+        let response = connection.send(request).await;
+        assert_eq!(response.unwrap().status, 200, "request {number}");
+    }
+    // It follows its file, and stops.
+    gateway
+        .save(&text.replace("version: one", "version: two"))
+        .unwrap();
+    wait_version(&gateway, "two").await;
+    gateway.stop().unwrap();
+    echo.stop().await;
+}
