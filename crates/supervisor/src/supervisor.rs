@@ -1,7 +1,8 @@
 //! Does what the state machine decides: threads, files, Envoy, signals.
 //!
-//! The trap: the loop never waits for anything that can hang. Compiling, handing over and looking at Envoy's health have
-//! threads of their own, which send their outcomes.
+//! The trap: the loop must not wait for what can hang. Compiling, handing over and looking at Envoy's health have threads of
+//! their own, which send their outcomes. What the loop itself asks of Envoy (whether a start is done, log files, the drain)
+//! ends within the admin client's time limit, or that of the drain.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::net::SocketAddr;
