@@ -112,7 +112,7 @@ pub(crate) fn load(entry: &PluginEntry, place: &Place) -> Result<Arc<dyn Plugin>
             Ok(lua_runtime::load(source, place.workers, &mut metrics)?)
         }
         Runtime::Wasm => {
-            let (file, module) = source::module(entry)?;
+            let module = source::module(entry)?;
             let log_dropped = LinkMetrics::define(&entry.name, &mut Definer).log_dropped;
             let background = PluginBackground::new(
                 Arc::new(EnvoyBackground),
@@ -122,7 +122,7 @@ pub(crate) fn load(entry: &PluginEntry, place: &Place) -> Result<Arc<dyn Plugin>
             );
             let source = wasm_runtime::WasmSource {
                 name: entry.name.clone(),
-                file,
+                file: entry.entry.clone(),
                 module,
                 memory_budget: entry.budgets.memory_mib as usize * 1024 * 1024,
                 time_budget: Duration::from_millis(u64::from(entry.budgets.time_ms)),

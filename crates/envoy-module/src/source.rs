@@ -31,9 +31,9 @@ pub(crate) fn files(entry: &PluginEntry) -> Result<Files, Refusal> {
     Ok(files)
 }
 
-/// A plugin's module, and its file for messages. The runtime checks the digest when it reads the file, which
-/// it does where it has not kept what it compiled from it.
-pub(crate) fn module(entry: &PluginEntry) -> Result<(String, WasmModule), Refusal> {
+/// A plugin's module. The runtime checks the digest when it reads the file, which it does where it has not kept what
+/// it compiled from it.
+pub(crate) fn module(entry: &PluginEntry) -> Result<WasmModule, Refusal> {
     let PluginSource::Module(file) = &entry.source else {
         return Err(of_another_kind(entry, "a module"));
     };
@@ -43,7 +43,7 @@ pub(crate) fn module(entry: &PluginEntry) -> Result<(String, WasmModule), Refusa
             entry.name, entry.digest
         ))
     })?;
-    Ok((file.clone(), WasmModule::in_file(file.into(), digest)))
+    Ok(WasmModule::in_file(file.into(), digest))
 }
 
 /// The bytes of a written digest.

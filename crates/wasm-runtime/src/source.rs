@@ -14,7 +14,7 @@ use outrider_vm_pool::ThreadClock;
 pub struct WasmSource {
     /// The plugin's name.
     pub name: String,
-    /// Its file as the user knows it, for messages.
+    /// Its file as its author knows it, relative to the plugin's folder, for messages.
     pub file: String,
     /// Its module.
     pub module: WasmModule,
@@ -77,14 +77,15 @@ impl WasmModule {
             Place::Memory(bytes) => return Ok(Arc::clone(bytes)),
             Place::File(file) => file,
         };
-        let bytes = fs::read(file).map_err(|error| format!("cannot be read: {error}"))?;
+        let bytes = fs::read(file).map_err(|error| format!("({}) cannot be read: {error}", file.display()))?;
         let digest = digest(&bytes);
         if digest == self.digest {
             Ok(bytes.into())
         } else {
             Err(format!(
-                "has the digest {}, but the configuration was made for {}; make the configuration anew from \
+                "({}) has the digest {}, but the configuration was made for {}; make the configuration anew from \
                  the file as it is now",
+                file.display(),
                 written(&digest),
                 written(&self.digest)
             ))
