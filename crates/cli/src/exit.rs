@@ -19,6 +19,8 @@ pub(crate) enum Exit {
     Problems,
     /// Something around the command is missing or in the way.
     Environment,
+    /// As another command did that this one had started.
+    Of(u8),
 }
 
 impl From<Exit> for ExitCode {
@@ -27,6 +29,7 @@ impl From<Exit> for ExitCode {
             Exit::Good => 0,
             Exit::Problems => 1,
             Exit::Environment => 3,
+            Exit::Of(code) => code,
         })
     }
 }

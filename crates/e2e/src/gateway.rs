@@ -2,8 +2,9 @@
 
 use std::fs;
 use std::net::SocketAddr;
+use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::PermissionsExt as _;
-use std::os::unix::net::UnixDatagram;
+use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -166,6 +167,34 @@ impl Gateway {
             GatewayOptions::default(),
         )?;
         self.wait_ready(true)
+    }
+
+    /// Starts another command that takes over, with further arguments; waits until it serves, and until the first one has
+    /// ended well. Returns what that one said.
+    ///
+    /// # Errors
+    /// The other command does not take over, or this one does not end well.
+    pub fn take_over(&mut self, arguments: &[&str]) -> anyhow::Result<Output> {
+        let arguments = [&["--take-over"], arguments].concat();
+        let options = GatewayOptions::default();
+        let next = spawn(self.folder.path(), &envoy()?, &arguments, options)?;
+        let mut old = std::mem::replace(&mut self.child, next.0);
+        let said = std::mem::replace(&mut self.output, next.1);
+        let deadline = Instant::now() + READY;
+        let taken_over = self.wait_ready(true).and_then(|()| {
+            loop {
+                if let Some(status) = old.try_wait()? {
+                    ensure!(status.success(), "it ended with {status}");
+                    return Ok(());
+                }
+                ensure!(Instant::now() < deadline, "it does not end");
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        });
+        drop(old.kill());
+        drop(old.wait());
+        taken_over.with_context(|| format!("the gateway before said:\n{}", said.text()))?;
+        Ok(said)
     }
 
     fn wait_ready(&mut self, is_read: bool) -> anyhow::Result<()> {
@@ -339,6 +368,19 @@ impl Gateway {
             }
         }
         bail!("no {name} in any state folder of {}", states.display())
+    }
+
+    /// The socket at which the command is asked to be taken over.
+    ///
+    /// # Errors
+    /// Nobody listens there.
+    pub fn control(&self) -> anyhow::Result<UnixStream> {
+        let bootstrap = self.state_file("bootstrap.json")?;
+        let folder = bootstrap.parent().context("a file without a folder")?;
+        // The path may be too long for a socket.
+        let folder = fs::File::open(folder)?;
+        let path = format!("/proc/self/fd/{}/control.sock", folder.as_raw_fd());
+        Ok(UnixStream::connect(path)?)
     }
 
     /// Reads a file of Envoy's configuration.

@@ -6,12 +6,13 @@
 )]
 
 use std::fs;
+use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::fs::symlink;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use outrider_e2e::{Gateway, GatewayOptions, signal};
+use outrider_e2e::{Gateway, GatewayOptions, outrider, signal};
 use outrider_lab::client::{Connection, Request, Target};
 use outrider_lab::echo::Echo;
 
@@ -291,7 +292,7 @@ async fn port_that_another_envoy_serves_is_refused() {
 async fn usual_signals_do_not_end_the_gateway() {
     let echo = Echo::start("echo").await.unwrap();
     let gateway = start(&echo);
-    for name in ["HUP", "USR1", "USR2"] {
+    for name in ["HUP", "USR1"] {
         gateway.signal(name).unwrap();
     }
     gateway
@@ -354,6 +355,256 @@ async fn service_manager_is_told_of_start_life_and_stop() {
     gateway.interrupt().unwrap();
     told.wait("STOPPING=1", SOON).unwrap();
     gateway.wait_end().unwrap();
+    echo.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn service_manager_is_told_which_process_has_taken_over() {
+    let echo = Echo::start("echo").await.unwrap();
+    let options = GatewayOptions {
+        notified: true,
+        ..GatewayOptions::default()
+    };
+    let files = [("stamp.lua", STAMP)];
+    let gateway = Gateway::start_with(&yaml(&echo), &files, options).unwrap();
+    let told = gateway.notifications.clone();
+    told.wait("READY=1", SOON).unwrap();
+    gateway.signal("USR2").unwrap();
+    let line = told.wait("MAINPID=", SOON).unwrap();
+    let (_, process) = line.rsplit_once("MAINPID=").unwrap();
+    let digits = process.chars().take_while(char::is_ascii_digit).count();
+    let process: u32 = process[..digits].parse().unwrap();
+    // The first process ends, and the other gives signs of life.
+    gateway.output.wait("has drained and ended", SOON).unwrap();
+    let told_by = format!("taken over by process {process}");
+    gateway.output.wait(&told_by, SOON).unwrap();
+    told.wait_after(told.mark(), "WATCHDOG=1", SOON).unwrap();
+    assert_eq!(version(&gateway).await.as_deref(), Some("one"));
+    signal(process, "TERM").unwrap();
+    told.wait("STOPPING=1", SOON).unwrap();
+    gateway.wait_end().unwrap();
+    echo.stop().await;
+}
+
+/// Clients that send POST requests without pause, connect again when they are told to close, and may never be refused.
+struct Steady {
+    stop: Arc<AtomicBool>,
+    answered: Vec<Arc<AtomicUsize>>,
+    clients: Vec<tokio::task::JoinHandle<Vec<String>>>,
+}
+
+impl Steady {
+    fn start(gateway: &Gateway) -> Self {
+        let targets = [vec![gateway.http1(); 8], vec![gateway.http2(); 2]].concat();
+        let stop = Arc::new(AtomicBool::new(false));
+        let answered: Vec<_> = targets.iter().map(|_| Arc::default()).collect();
+        let clients = targets
+            .into_iter()
+            .zip(&answered)
+            .map(|(target, answered)| {
+                tokio::spawn(post(target, Arc::clone(&stop), Arc::clone(answered)))
+            });
+        let clients = clients.collect();
+        Self {
+            stop,
+            answered,
+            clients,
+        }
+    }
+
+    /// Waits until each client has got ten answers more.
+    async fn go_on(&self) {
+        let counts = || -> Vec<usize> {
+            let of = self.answered.iter();
+            of.map(|count| count.load(Ordering::SeqCst)).collect()
+        };
+        let before = counts();
+        let began = Instant::now();
+        while (counts().iter().zip(&before)).any(|(now, before)| *now < before + 10) {
+            assert!(began.elapsed() < SOON, "{before:?}, then {:?}", counts());
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    async fn end(self) {
+        self.stop.store(true, Ordering::SeqCst);
+        for client in self.clients {
+            let lost = client.await.unwrap();
+            assert!(lost.is_empty(), "{lost:?}");
+        }
+    }
+}
+
+async fn post(target: Target, stop: Arc<AtomicBool>, answered: Arc<AtomicUsize>) -> Vec<String> {
+    let mut lost = Vec::new();
+    while !stop.load(Ordering::SeqCst) && lost.len() < 100 {
+        let mut connection = match Connection::open(&target).await {
+            Ok(connection) => connection,
+            Err(error) => {
+                lost.push(format!("no connection: {error}"));
+                continue;
+            }
+        };
+        while !stop.load(Ordering::SeqCst) {
+            let request = Request::post("/delay/5", "what must not be sent twice");
+            match connection.send(request).await {
+                Ok(response) if response.status == 200 => {
+                    answered.fetch_add(1, Ordering::SeqCst);
+                }
+                Ok(response) => lost.push(format!("status {}", response.status)),
+                Err(error) => {
+                    lost.push(error.to_string());
+                    break;
+                }
+            }
+            if connection.closed_within(Duration::ZERO).await {
+                break;
+            }
+        }
+    }
+    lost
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn another_command_takes_over_while_traffic_flows() {
+    let echo = Echo::start("echo").await.unwrap();
+    let text = yaml(&echo).replace("workers: 1", "workers: 2");
+    let files = [("stamp.lua", STAMP)];
+    let mut gateway = Gateway::start_with(&text, &files, GatewayOptions::default()).unwrap();
+    let load = Steady::start(&gateway);
+    load.go_on().await;
+    // Fewer workers would leave a socket, and what waits in it, to nobody.
+    let text = text.replace("workers: 2", "workers: 1");
+    gateway.save(&text).unwrap();
+    for _ in 0..2 {
+        let before = gateway.envoy_process().unwrap();
+        let said = gateway.take_over(&["--drain", "2"]).unwrap();
+        assert!(
+            said.text().contains("taken over by process"),
+            "{}",
+            said.text()
+        );
+        said.assert_no_bugs().unwrap();
+        assert_ne!(gateway.envoy_process().unwrap(), before);
+        gateway.output.wait("has drained and ended", SOON).unwrap();
+        assert_eq!(gateway.stat("server.concurrency").unwrap(), 2);
+        load.go_on().await;
+    }
+    // It follows its file.
+    let two = text.replace("version: one", "version: two");
+    gateway.update(&two).unwrap();
+    wait_version(&gateway, "two").await;
+    load.go_on().await;
+    load.end().await;
+    gateway.stop().unwrap();
+    echo.stop().await;
+}
+
+/// The process that was started first stays, as whoever started it waits for it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sigusr2_starts_a_command_that_takes_over() {
+    let echo = Echo::start("echo").await.unwrap();
+    let gateway = start(&echo);
+    let load = Steady::start(&gateway);
+    load.go_on().await;
+    gateway.signal("USR2").unwrap();
+    gateway
+        .output
+        .wait("the gateway before has drained and ended", SOON)
+        .unwrap();
+    load.go_on().await;
+    load.end().await;
+    // Signals are passed on.
+    let mark = gateway.output.mark();
+    gateway.signal("HUP").unwrap();
+    gateway.signal("USR1").unwrap();
+    gateway
+        .output
+        .wait_after(mark, "log files are open again", SOON)
+        .unwrap();
+    let two = yaml(&echo).replace("version: one", "version: two");
+    gateway.update(&two).unwrap();
+    wait_version(&gateway, "two").await;
+    gateway.stop().unwrap();
+    echo.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn command_that_cannot_take_over_changes_nothing() {
+    let echo = Echo::start("echo").await.unwrap();
+    let gateway = start(&echo);
+    let load = Steady::start(&gateway);
+    load.go_on().await;
+    let file = gateway.file();
+    let arguments = |module: &str| {
+        let arguments = [
+            "up",
+            file.to_str().unwrap(),
+            "--take-over",
+            "--module",
+            module,
+        ];
+        outrider(gateway.folder(), &arguments, &[("OUTRIDER_MODULE", "")]).unwrap()
+    };
+    // A module that Envoy cannot load.
+    fs::write(gateway.folder().join("broken.so"), "no module").unwrap();
+    let run = arguments("broken.so");
+    assert_ne!(run.code, 0, "{run}");
+    assert!(run.stderr.contains("broken.so"), "{run}");
+    gateway
+        .output
+        .wait("the other command gave up", SOON)
+        .unwrap();
+    // A file with problems.
+    let good = fs::read_to_string(&file).unwrap();
+    fs::write(&file, good.replace("to: echo", "to: nobody")).unwrap();
+    let run = arguments(outrider_e2e::module().unwrap().to_str().unwrap());
+    assert_eq!(run.code, 1, "{run}");
+    assert!(run.stderr.contains("nobody"), "{run}");
+    load.go_on().await;
+    load.end().await;
+    // Changes are applied again.
+    fs::write(&file, good.replace("version: one", "version: two")).unwrap();
+    wait_version(&gateway, "two").await;
+    gateway.stop().unwrap();
+    echo.stop().await;
+}
+
+/// The other command dies when its Envoy may have taken the sockets.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn envoy_is_started_anew_when_a_take_over_fails_late() {
+    let echo = Echo::start("echo").await.unwrap();
+    let gateway = start(&echo);
+    let before = gateway.envoy_process().unwrap();
+    let mut control = gateway.control().unwrap();
+    let mut answers = BufReader::new(control.try_clone().unwrap()).lines();
+    let mut say = |line: &str| {
+        writeln!(control, "{line}").unwrap();
+        answers.next().unwrap().unwrap()
+    };
+    let offer = say(r#"{"take_over": {"format": 1}}"#);
+    assert!(offer.contains("\"offer\""), "{offer}");
+    assert_eq!(say("\"starting\""), "\"go\"");
+    // What is saved meanwhile waits.
+    let two = yaml(&echo).replace("version: one", "version: two");
+    gateway.save(&two).unwrap();
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    assert_eq!(version(&gateway).await.as_deref(), Some("one"));
+    drop((control, answers));
+    gateway.output.wait("Envoy is started anew", SOON).unwrap();
+    wait_version(&gateway, "two").await;
+    assert_ne!(gateway.envoy_process().unwrap(), before);
+    // Whoever speaks another format, or nonsense, changes nothing.
+    for line in [r#"{"take_over": {"format": 2}}"#, "nonsense"] {
+        let mut control = gateway.control().unwrap();
+        writeln!(control, "{line}").unwrap();
+        let answer = BufReader::new(control).lines().next();
+        let refused =
+            answer.is_some_and(|answer| answer.is_ok_and(|text| text.contains("refused")));
+        assert_eq!(refused, line != "nonsense");
+    }
+    assert_eq!(version(&gateway).await.as_deref(), Some("two"));
+    gateway.stop().unwrap();
     echo.stop().await;
 }
 

@@ -39,6 +39,8 @@ pub(crate) fn of_end(lines: &[LogLine], signal: Option<i32>) -> String {
 /// Envoy's reason for refusing something, as one sentence without a full stop.
 pub fn reason(message: &str) -> String {
     let message = message.trim();
+    // What follows is the configuration, which may contain anything.
+    let message = between(message, "error `", "` initializing config").unwrap_or(message);
     known(message).unwrap_or_else(|| shorten(message))
 }
 
@@ -103,9 +105,6 @@ fn shorten(message: &str) -> String {
     if let Some((_, rest)) = text.split_once("Filesystem config update rejected: ") {
         text = rest;
     }
-    if let Some(inner) = between(text, "error `", "` initializing config") {
-        text = inner;
-    }
     if let Some((_, rest)) = text.rsplit_once("Proto constraint validation failed ") {
         text = rest
             .rsplit_once("caused by ")
@@ -143,6 +142,10 @@ mod tests {
             (
                 "Failed to load dynamic module: Failed to load dynamic module: liboutrider.so not found in any search path: /a/liboutrider.so or failed to initialize: Failed to load dynamic module: liboutrider.so : liboutrider.so: cannot open shared object file: No such file or directory",
                 "Envoy cannot load Outrider's module liboutrider.so: it is not in the folder that Envoy searches",
+            ),
+            (
+                "error `Failed to load dynamic module: /a/liboutrider.so : /a/liboutrider.so: file too short` initializing config ' {layers: [{name: a}]} /b/bootstrap.json'",
+                "Envoy cannot load Outrider's module liboutrider.so: file too short",
             ),
             (
                 "Failed to load dynamic module: /a/liboutrider.so : /a/liboutrider.so: invalid ELF header",

@@ -19,6 +19,7 @@ use crate::admin::{Admin, Answer, Counters};
 use crate::diagnosis;
 use crate::error::Error;
 use crate::guard::Guard;
+use crate::hot_restart::{Generation, HotRestart};
 use crate::log::{self, FORMAT, Level, LogLine, LogSink, Ring};
 
 const POLL: Duration = Duration::from_millis(10);
@@ -61,6 +62,8 @@ pub struct Options {
     pub standard_output: StandardOutput,
     /// Called with each line of its log.
     pub log_sink: Option<LogSink>,
+    /// Whether another Envoy can take over from it, or it takes over from another; not.
+    pub hot_restart: Option<HotRestart>,
     /// Further arguments.
     pub extra_arguments: Vec<OsString>,
 }
@@ -79,6 +82,7 @@ impl Options {
             log_level: Level::Info,
             standard_output: StandardOutput::Discard,
             log_sink: None,
+            hot_restart: None,
             extra_arguments: Vec::new(),
         }
     }
@@ -131,6 +135,8 @@ pub struct Envoy {
     ring: Ring,
     reader: Option<JoinHandle<()>>,
     ended: Option<ExitStatus>,
+    /// `None`: no other Envoy can take over from it, or one has.
+    hot_restart: Option<HotRestart>,
 }
 
 impl Envoy {
@@ -156,8 +162,6 @@ impl Envoy {
             .args(["--log-format", FORMAT, "--log-format-escaped"])
             .arg("--log-level")
             .arg(options.log_level.to_string())
-            // Several Envoys on one machine; restarts are not hot.
-            .arg("--disable-hot-restart")
             // A field that Envoy does not know is a mistake in a renderer.
             .arg("--reject-unknown-dynamic-fields")
             // Who follows an access log sees a request within a second, not within ten.
@@ -165,6 +169,11 @@ impl Envoy {
             // Connections of a draining listener are asked to close at once, not spread over time.
             .args(["--drain-strategy", "immediate", "--drain-time-s"])
             .arg(options.drain_time.as_secs().to_string());
+        match &options.hot_restart {
+            Some(hot_restart) => command.args(hot_restart.arguments()),
+            // Several Envoys on one machine.
+            None => command.arg("--disable-hot-restart"),
+        };
         if let Some(concurrency) = options.concurrency {
             command.arg("--concurrency").arg(concurrency.to_string());
         }
@@ -197,6 +206,7 @@ impl Envoy {
             ring,
             reader,
             ended: None,
+            hot_restart: options.hot_restart,
             child,
         };
         // On an error `envoy` is dropped, and that kills it.
@@ -212,6 +222,16 @@ impl Envoy {
     /// The process.
     pub fn process_id(&self) -> u32 {
         self.child.id()
+    }
+
+    /// Which one it is for an Envoy that takes over from it; `None`: none can.
+    pub fn generation(&self) -> Option<Generation> {
+        self.hot_restart.as_ref()?.generation()
+    }
+
+    /// Another Envoy has taken over from this one.
+    pub fn taken_over(&mut self) {
+        self.hot_restart = None;
     }
 
     /// Waits until `/ready` says so: every listener, cluster and route that Envoy waits for has been
@@ -423,6 +443,9 @@ impl Envoy {
             let _ = reader.join();
         }
         let _ = fs::remove_file(&self.admin_address_file);
+        if let Some(hot_restart) = &self.hot_restart {
+            hot_restart.clean();
+        }
     }
 }
 

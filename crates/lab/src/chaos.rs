@@ -36,7 +36,7 @@ use crate::up::{Up, free_address, save};
 use clients::Client;
 use counts::{Counts, PauseWatch};
 use gateway::{CALM_HOSTS, Gateway, State};
-use report::{MEMORY_LEFT, Report, Round, mib};
+use report::{Idle, MEMORY_LEFT, Report, Round, mib};
 use upstreams::Faulty;
 
 /// Time until the gateway answers.
@@ -302,9 +302,9 @@ impl Run<'_> {
                 // It may have ended by itself, which is reported, too.
                 let _ = kill_process(envoy.context("Envoy has no process id")?, Signal::SEGV);
             }
-            if let Some(status) = self.up.exit_status()? {
+            if let Some(end) = self.up.unasked_end()? {
                 report.problems.push(format!(
-                    "the gateway ended by itself after {:.1} s, in round {}: {status}",
+                    "{end}, after {:.1} s, in round {}",
                     self.began.elapsed().as_secs_f64(),
                     number + 1
                 ));
@@ -326,10 +326,7 @@ impl Run<'_> {
         while wild.join_next().await.is_some() {}
         self.gateway.write_calm()?;
         let settled = self.settle(report.baseline).await?;
-        let allocated = self
-            .admin
-            .stats(r"^server\.memory_allocated$")
-            .map_or(0, |stats| stats.values().sum());
+        let allocated = self.allocated()?;
         report.rounds.push(Round {
             second: self.began.elapsed().as_secs(),
             most,
@@ -340,6 +337,12 @@ impl Run<'_> {
             turns: self.counts.turns.load(Ordering::Relaxed),
         });
         Ok(true)
+    }
+
+    /// Returns the bytes that Envoy's allocator has given out.
+    fn allocated(&self) -> anyhow::Result<u64> {
+        let stats = self.admin.stats(r"^server\.memory_allocated$")?;
+        Ok(stats.values().sum())
     }
 
     /// Returns the lowest resident memory of a while without random plugins.
@@ -364,6 +367,10 @@ impl Run<'_> {
                 open.join(", ")
             ));
         }
+        report.idle = Some(Idle {
+            settled: self.settle(report.baseline).await?,
+            allocated: self.allocated()?,
+        });
         report.counters = self.admin.stats(COUNTERS)?;
         report.counters.retain(|_, count| *count > 0);
         if let Err(error) = self.up.stop().await {

@@ -278,11 +278,8 @@ async fn phase(
     while Instant::now() < end {
         let left = end.saturating_duration_since(Instant::now());
         tokio::time::sleep(left.min(SAMPLE_EVERY)).await;
-        if let Some(status) = up.exit_status()? {
-            anyhow::bail!(
-                "the gateway ended by itself after {} s: {status}",
-                began.elapsed().as_secs()
-            );
+        if let Some(end) = up.unasked_end()? {
+            anyhow::bail!("{end}, after {} s", began.elapsed().as_secs());
         }
         let resident = memory::of(envoy)
             .with_context(|| format!("Envoy is gone after {} s", began.elapsed().as_secs()))?
@@ -415,8 +412,8 @@ async fn wait_applied(
     began: Instant,
 ) -> anyhow::Result<()> {
     loop {
-        if let Some(status) = up.exit_status()? {
-            anyhow::bail!("the gateway ended by itself while it loaded the attackers: {status}");
+        if let Some(end) = up.unasked_end()? {
+            anyhow::bail!("{end}, while it loaded the attackers");
         }
         let said = up.text_from(from)?;
         if said.contains("applied in") {

@@ -27,6 +27,8 @@ const TAIL: u64 = 64 * 1024;
 pub(crate) struct Up {
     child: Child,
     log: PathBuf,
+    /// Its Envoy's process, once it has answered.
+    envoy: Option<u32>,
 }
 
 impl Up {
@@ -47,6 +49,7 @@ impl Up {
         Ok(Self {
             child,
             log: log.to_owned(),
+            envoy: None,
         })
     }
 
@@ -61,11 +64,8 @@ impl Up {
         let began = Instant::now();
         let target = Target::http1(address);
         loop {
-            if let Some(status) = self.exit_status()? {
-                anyhow::bail!(
-                    "the command ended by itself: {status}\n{}",
-                    self.last_lines()
-                );
+            if let Some(end) = self.unasked_end()? {
+                anyhow::bail!("{end}\n{}", self.last_lines());
             }
             let probe = Request::get(path)
                 .host(host)
@@ -73,6 +73,7 @@ impl Up {
             if let Ok(response) = target.send(probe).await
                 && response.status == 200
             {
+                self.envoy = Some(self.envoy()?);
                 return Ok(());
             }
             anyhow::ensure!(
@@ -84,8 +85,19 @@ impl Up {
         }
     }
 
+    /// Returns what ended by itself: the command, or the Envoy that answered first, which the command starts again.
+    pub(crate) fn unasked_end(&mut self) -> anyhow::Result<Option<String>> {
+        if let Some(status) = self.exit_status()? {
+            return Ok(Some(format!("the command ended by itself: {status}")));
+        }
+        let is_gone = self
+            .envoy
+            .is_some_and(|first| self.envoy().ok() != Some(first));
+        Ok(is_gone.then(|| "Envoy ended by itself".to_owned()))
+    }
+
     /// Returns how the command ended, or `None` while it runs.
-    pub(crate) fn exit_status(&mut self) -> anyhow::Result<Option<ExitStatus>> {
+    fn exit_status(&mut self) -> anyhow::Result<Option<ExitStatus>> {
         Ok(self.child.try_wait()?)
     }
 

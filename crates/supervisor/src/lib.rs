@@ -6,6 +6,7 @@
 
 mod apply;
 mod courier;
+mod handover;
 mod machine;
 mod module;
 mod notify;
@@ -17,7 +18,9 @@ mod report;
 mod revision;
 mod signals;
 mod state;
+mod successor;
 mod supervisor;
+mod trial;
 mod watch;
 
 pub use machine::Exit;

@@ -13,6 +13,9 @@
 //! | unknown | any | apply all parts again, with growing pauses | start with the last that Envoy took whole |
 //! | nothing yet | refused | | serve the last good one of an earlier run, or end |
 //!
+//! Another command may take over: while it starts its Envoy, nothing is applied; once that serves, this Envoy's
+//! connections drain. If the other gives up, this Envoy goes on, or is started anew where its sockets were handed over.
+//!
 //! An Envoy that refuses at a start what it took before (a certificate is gone, a port is taken) is started again after a
 //! pause, with the file's revision if that is another one.
 //!
@@ -48,6 +51,14 @@ pub(crate) enum Event<R> {
     Declined,
     /// A change broke off: a file could not be written, or Envoy did not answer.
     BrokeOff,
+    /// Another command asks to take over.
+    TakeOver,
+    /// It gave up before it began to start its Envoy.
+    Withdrawn,
+    /// It gave up later: whether this Envoy still listens is unknown.
+    TakeOverFailed,
+    /// Its Envoy serves.
+    TakenOver,
     /// The gateway is asked to stop.
     Stop,
     /// No request is under way any more, or the time for that is over.
@@ -68,6 +79,12 @@ pub(crate) enum Action<R> {
     Apply { from: Vec<R>, to: R },
     /// End Envoy at once; [`Action::Start`] follows.
     Kill,
+    /// Tell the command that asks to take over that it may, and change nothing until it serves or gives up.
+    Offer,
+    /// Tell it that it has to wait.
+    Busy,
+    /// Tell it that everything is its own now. [`Event::Drained`] follows when it has ended this Envoy.
+    Release,
     /// Let requests under way end. The outcome is [`Event::Drained`].
     Drain,
     /// End with this outcome.
@@ -81,6 +98,10 @@ pub(crate) enum Action<R> {
 pub enum Exit {
     /// It was asked to stop.
     Stopped,
+    /// Another command has taken over.
+    TakenOver,
+    /// Another command had taken over that this one started, and it ended with this code.
+    Followed(u8),
     /// Its file is refused, and nothing was served yet.
     Refused,
     /// Envoy ended before it served anything.
@@ -107,6 +128,11 @@ enum Envoy {
     Down {
         until: Instant,
     },
+    /// It runs, and another command starts an Envoy that takes over.
+    Offered {
+        since: Instant,
+    },
+    TakenOver,
     Draining,
 }
 
@@ -156,11 +182,15 @@ impl<R: Clone + PartialEq> Machine<R> {
 
     /// Takes one event at a time, and returns what has to be done, in order.
     pub(crate) fn handle(&mut self, now: Instant, event: Event<R>) -> Vec<Action<R>> {
-        if self.envoy == Envoy::Draining {
-            return match event {
-                Event::Drained | Event::Ended => vec![Action::Exit(Exit::Stopped)],
-                _ => Vec::new(),
-            };
+        match (self.envoy, &event) {
+            (Envoy::Draining, Event::Drained | Event::Ended) => {
+                return vec![Action::Exit(Exit::Stopped)];
+            }
+            (Envoy::TakenOver, Event::Drained | Event::Ended) => {
+                return vec![Action::Exit(Exit::TakenOver)];
+            }
+            (Envoy::Draining | Envoy::TakenOver, _) => return Vec::new(),
+            _ => {}
         }
         match event {
             Event::Changed if self.compiling == Compiling::No => {
@@ -224,6 +254,29 @@ impl<R: Clone + PartialEq> Machine<R> {
                 self.apply_after = Some(now + pause(self.broken));
                 self.broken += 1;
             }
+            Event::TakeOver => return self.offer(),
+            Event::Withdrawn => {
+                if let Envoy::Offered { since } = self.envoy {
+                    self.envoy = Envoy::Running { since };
+                }
+            }
+            Event::TakeOverFailed => {
+                if matches!(self.envoy, Envoy::Offered { .. }) {
+                    let mut actions = vec![Action::Kill];
+                    actions.extend(self.ended(now));
+                    return actions;
+                }
+            }
+            Event::TakenOver => {
+                let offered = matches!(self.envoy, Envoy::Offered { .. });
+                self.envoy = Envoy::TakenOver;
+                return if offered {
+                    vec![Action::Release]
+                } else {
+                    // It ended meanwhile, and was to be started again.
+                    vec![Action::Kill, Action::Release]
+                };
+            }
             Event::Stop => return self.stop(),
             Event::Drained => {}
             Event::Time => {
@@ -262,7 +315,22 @@ impl<R: Clone + PartialEq> Machine<R> {
                 revision.map_or_else(Vec::new, |revision| self.start(revision))
             }
             Envoy::Running { .. } => self.apply(now),
-            Envoy::Starting | Envoy::Down { .. } | Envoy::Draining => Vec::new(),
+            Envoy::Starting
+            | Envoy::Down { .. }
+            | Envoy::Offered { .. }
+            | Envoy::TakenOver
+            | Envoy::Draining => Vec::new(),
+        }
+    }
+
+    fn offer(&mut self) -> Vec<Action<R>> {
+        match self.envoy {
+            // What a change that broke off left of it may be served, and nobody could say what the other takes over.
+            Envoy::Running { since } if self.applying.is_none() && self.served.len() == 1 => {
+                self.envoy = Envoy::Offered { since };
+                vec![Action::Offer]
+            }
+            _ => vec![Action::Busy],
         }
     }
 
@@ -327,11 +395,15 @@ impl<R: Clone + PartialEq> Machine<R> {
 
     fn stop(&mut self) -> Vec<Action<R>> {
         match self.envoy {
-            Envoy::Running { .. } => {
+            Envoy::Running { .. } | Envoy::Offered { .. } => {
                 self.envoy = Envoy::Draining;
                 vec![Action::Drain]
             }
-            Envoy::NotStarted | Envoy::Starting | Envoy::Down { .. } | Envoy::Draining => {
+            Envoy::NotStarted
+            | Envoy::Starting
+            | Envoy::Down { .. }
+            | Envoy::TakenOver
+            | Envoy::Draining => {
                 self.envoy = Envoy::Draining;
                 vec![Action::Kill, Action::Exit(Exit::Stopped)]
             }

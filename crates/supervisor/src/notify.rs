@@ -18,7 +18,15 @@ pub(crate) struct ServiceManager {
 impl ServiceManager {
     pub(crate) fn of_environment() -> Self {
         let mut microseconds = 0;
-        let is_wanted = sd_notify::watchdog_enabled(false, &mut microseconds);
+        let is_wanted = match env::var("WATCHDOG_PID") {
+            Ok(_) => sd_notify::watchdog_enabled(false, &mut microseconds),
+            // sd_watchdog_enabled(3) does not ask for it; nor does a command that is to become the main process have it.
+            Err(_) => {
+                let interval = env::var("WATCHDOG_USEC").ok();
+                microseconds = interval.and_then(|text| text.parse().ok()).unwrap_or(0);
+                microseconds > 0
+            }
+        };
         Self {
             listens: env::var_os("NOTIFY_SOCKET").is_some(),
             // Half of the time after which systemd acts, as sd_watchdog_enabled(3) recommends.
@@ -29,6 +37,16 @@ impl ServiceManager {
 
     pub(crate) fn ready(&self) {
         self.tell(&[NotifyState::Ready]);
+    }
+
+    /// Whether there is one.
+    pub(crate) fn listens(&self) -> bool {
+        self.listens
+    }
+
+    /// Tells that another process runs the gateway from now on.
+    pub(crate) fn main_process(&self, process: u32) {
+        self.tell(&[NotifyState::MainPid(process)]);
     }
 
     pub(crate) fn status(&self, text: &str) {

@@ -71,6 +71,20 @@ pub enum Report<'a> {
     Reopened(Result<(), &'a anyhow::Error>),
     /// What is not essential failed.
     Warning(&'a anyhow::Error),
+    /// There is no gateway to take over from; this one starts as usual.
+    NobodyBefore,
+    /// Another command begins to take over: nothing is applied until it serves or gives up.
+    Offered,
+    /// The command that began to take over gave up; what is served goes on.
+    Withdrawn,
+    /// The command that began to take over failed late; Envoy is started anew.
+    TakeOverFailed,
+    /// The command of this process serves now; this one's connections drain.
+    TakenOver(u32),
+    /// The gateway that was taken over from has ended.
+    TookOver,
+    /// This command is started anew, by a signal, to take over.
+    Upgrading,
     /// Requests under way may end.
     Draining,
     /// So many requests under way were cut off.

@@ -36,21 +36,30 @@ impl PartialEq for Revision {
 impl Revision {
     /// Renders a plan, with copies of modules in the place of the user's.
     pub(crate) fn new(plan: Plan, state: &State) -> Self {
-        let mut rendered = plan.clone();
-        let mut modules = Vec::new();
-        for PluginEntry { source, digest, .. } in &mut rendered.filter.plugins {
-            if let PluginSource::Module(file) = source {
-                let copy = state.wasm(digest).to_string_lossy().into_owned();
-                let file = std::mem::replace(file, copy);
-                modules.push((digest.clone(), PathBuf::from(file)));
-            }
-        }
+        let (files, modules) = render(&plan, state, &state.run_folder());
         Self {
-            files: envoy::files(&rendered, &layout(&rendered, state.folder())),
+            files,
             workers: plan.workers,
             plan: Some(plan),
             modules,
         }
+    }
+
+    /// Renders its plan for an Envoy that tries it beside the one that serves: it listens nowhere but at a free port for
+    /// its admin interface.
+    pub(crate) fn trial(&self, state: &State, folder: &Path) -> Option<Files> {
+        let (mut files, _) = render(self.plan.as_ref()?, state, folder);
+        let listeners = files.lds.get_mut("resources").and_then(Value::as_array_mut);
+        for listener in listeners.into_iter().flatten() {
+            if let Some(listener) = listener.as_object_mut() {
+                listener.insert("bind_to_port".to_owned(), json!(false));
+            }
+        }
+        let admin = files
+            .bootstrap
+            .pointer_mut("/admin/address/socket_address")?;
+        *admin = json!({ "address": "127.0.0.1", "port_value": 0 });
+        Some(files)
     }
 
     /// Makes the copies that it refers to.
@@ -84,6 +93,7 @@ impl Revision {
             "lds": lds,
             "workers": self.workers,
             "modules": digests,
+            "folder": state.run_folder(),
         });
         replace(&state.file(LAST_GOOD), &text.to_string())?;
         state.forget_wasm_except(&digests);
@@ -99,12 +109,57 @@ impl Revision {
         if !path.exists() {
             return Ok(None);
         }
-        read(&path).with_context(|| format!("the last good configuration in {}", path.display()))
+        read(&path, &state.run_folder())
+            .with_context(|| format!("the last good configuration in {}", path.display()))
     }
 }
 
-fn read(path: &Path) -> anyhow::Result<Option<Revision>> {
+/// A plan as files in a folder, and its WebAssembly modules by digest.
+fn render(plan: &Plan, state: &State, folder: &Path) -> (Files, Vec<(String, PathBuf)>) {
+    let mut rendered = plan.clone();
+    let mut modules = Vec::new();
+    for PluginEntry { source, digest, .. } in &mut rendered.filter.plugins {
+        if let PluginSource::Module(file) = source {
+            let copy = state.wasm(digest).to_string_lossy().into_owned();
+            let file = std::mem::replace(file, copy);
+            modules.push((digest.clone(), PathBuf::from(file)));
+        }
+    }
+    let files = envoy::files(&rendered, &layout(&rendered, folder));
+    (files, modules)
+}
+
+/// Replaces the folder of each path in a document.
+fn move_paths(value: &mut Value, from: &str, to: &str) {
+    match value {
+        Value::String(text) => {
+            let rest = text.strip_prefix(from);
+            if let Some(rest) = rest.filter(|rest| rest.starts_with('/')) {
+                *text = format!("{to}{rest}");
+            }
+        }
+        Value::Array(values) => values
+            .iter_mut()
+            .for_each(|value| move_paths(value, from, to)),
+        Value::Object(values) => values
+            .values_mut()
+            .for_each(|value| move_paths(value, from, to)),
+        Value::Null | Value::Bool(_) | Value::Number(_) => {}
+    }
+}
+
+fn read(path: &Path, folder: &Path) -> anyhow::Result<Option<Revision>> {
     let mut kept: Value = serde_json::from_str(&std::fs::read_to_string(path)?)?;
+    // It may be of a gateway that had taken over, and read another folder. Not: what a plugin says, which is text.
+    if let (Some(from), Some(to)) = (kept.get("folder").cloned(), folder.to_str())
+        && let Some(from) = from.as_str().filter(|from| *from != to)
+    {
+        for document in ["bootstrap", "cds", "ecds", "rds", "lds"] {
+            if let Some(document) = kept.get_mut(document) {
+                move_paths(document, from, to);
+            }
+        }
+    }
     let mut take = |name: &str| {
         let value = kept.get_mut(name).map(Value::take);
         value.with_context(|| format!("{name} is missing"))

@@ -18,6 +18,7 @@ struct Counts {
     stops: AtomicUsize,
     reload: AtomicBool,
     reopen: AtomicBool,
+    upgrade: AtomicBool,
 }
 
 impl Requests {
@@ -35,7 +36,7 @@ impl Requests {
                     SIGHUP if has_terminal && File::open("/dev/tty").is_err() => counts.stop(),
                     SIGHUP => counts.reload.store(true, Ordering::SeqCst),
                     SIGUSR1 => counts.reopen.store(true, Ordering::SeqCst),
-                    SIGUSR2 => {}
+                    SIGUSR2 => counts.upgrade.store(true, Ordering::SeqCst),
                     _ => counts.stop(),
                 }
             }
@@ -61,6 +62,16 @@ impl Requests {
     /// Whether SIGUSR1 came since the last call: open log files again.
     pub(crate) fn take_reopen(&self) -> bool {
         self.0.reopen.swap(false, Ordering::SeqCst)
+    }
+
+    /// Whether SIGUSR2 came since the last call: start this command anew, and have it take over.
+    pub(crate) fn take_upgrade(&self) -> bool {
+        self.0.upgrade.swap(false, Ordering::SeqCst)
+    }
+
+    /// How often SIGINT or SIGTERM came.
+    pub(crate) fn stops(&self) -> usize {
+        self.0.stops.load(Ordering::SeqCst)
     }
 }
 

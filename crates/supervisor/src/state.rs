@@ -2,8 +2,9 @@
 //!
 //! `<name>-<hash>/` in the user's folder for state (or that of a systemd service), readable by its owner only (plugin
 //! configuration may hold secrets): `bootstrap.json`, `lds.json`, `cds.json`, `rds.json` and `ecds.json` as Envoy reads
-//! them, `admin-address.txt`, copies of the module and of the WebAssembly modules by digest, `last-good.json`, and
-//! `lock`, which one command holds.
+//! them, `admin-address.txt`, copies of the module and of the WebAssembly modules by digest, `last-good.json`,
+//! `control.sock`, and `lock`, which one command holds. A command that took over keeps what its Envoy reads in `run-<number>`:
+//! the Envoy before it follows the same files until it ends.
 //!
 //! The trap: it must not lie beside the gateway's file. Folders there are replaced while the gateway runs: by
 //! Kubernetes for a ConfigMap, by deployments that switch a symbolic link, by `git clean`.
@@ -14,26 +15,31 @@ use std::fs::{self, File, TryLockError};
 use std::io::{Read as _, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 use sha2::{Digest as _, Sha256};
 
 use crate::module;
 
-/// A state folder, held by this process.
+/// How long the lock of a gateway that was taken over from may take to be free.
+const FREE_WITHIN: Duration = Duration::from_secs(5);
+
+/// A state folder, held by this process, or by the gateway that it takes over from.
 #[derive(Debug)]
 pub(crate) struct State {
     folder: PathBuf,
-    _lock: File,
+    /// The number of the folder that Envoy reads; 0: the state folder itself.
+    run: u32,
+    lock: Mutex<Option<File>>,
 }
 
 impl State {
     /// Makes the folder if need be, and takes it.
     pub(crate) fn take(gateway: &Path, named: Option<&Path>) -> anyhow::Result<Self> {
-        let folder = match named {
-            Some(folder) => std::path::absolute(folder)?,
-            None => usual(gateway)?,
-        };
+        let folder = Self::place(gateway, named)?;
         fs::DirBuilder::new()
             .recursive(true)
             .mode(0o700)
@@ -45,7 +51,73 @@ impl State {
                 )
             })?;
         check_private(&folder)?;
-        let path = folder.join("lock");
+        let state = Self {
+            folder,
+            run: 0,
+            lock: Mutex::new(None),
+        };
+        if !state.lock()? {
+            bail!(
+                "another `outrider up` uses the state folder {}; stop it, take over from it with --take-over, or name \
+                 another folder with --state",
+                state.folder.display()
+            );
+        }
+        // Of gateways that took over, and have ended.
+        for entry in fs::read_dir(&state.folder).into_iter().flatten().flatten() {
+            if entry.file_name().as_encoded_bytes().starts_with(b"run-") {
+                let _ = fs::remove_dir_all(entry.path());
+            }
+        }
+        Ok(state)
+    }
+
+    /// Where the folder is.
+    pub(crate) fn place(gateway: &Path, named: Option<&Path>) -> anyhow::Result<PathBuf> {
+        match named {
+            Some(folder) => Ok(std::path::absolute(folder)?),
+            None => usual(gateway),
+        }
+    }
+
+    /// A folder that the gateway holds which this one takes over from. This run's number follows upon that one's.
+    pub(crate) fn join(folder: PathBuf, before: u32) -> anyhow::Result<Self> {
+        check_private(&folder)?;
+        let state = Self {
+            folder,
+            run: before + 1,
+            lock: Mutex::new(None),
+        };
+        let run = state.run_folder();
+        // Of a gateway that gave up.
+        let _ = fs::remove_dir_all(&run);
+        create_private(&run)?;
+        Ok(state)
+    }
+
+    /// Takes the lock once the gateway before has released it.
+    pub(crate) fn inherit(&self) -> anyhow::Result<()> {
+        let began = Instant::now();
+        while !self.lock()? {
+            if began.elapsed() > FREE_WITHIN {
+                bail!(
+                    "the gateway before does not release the state folder {}",
+                    self.folder.display()
+                );
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
+        Ok(())
+    }
+
+    /// Gives the lock to the gateway that takes over.
+    pub(crate) fn release(&self) {
+        *self.lock.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
+    /// Whether this process holds the folder now.
+    fn lock(&self) -> anyhow::Result<bool> {
+        let path = self.file("lock");
         let lock = File::options()
             .write(true)
             .create(true)
@@ -54,14 +126,11 @@ impl State {
             .open(&path)
             .with_context(|| format!("the file {} cannot be written", path.display()))?;
         match lock.try_lock() {
-            Ok(()) => Ok(Self {
-                folder,
-                _lock: lock,
-            }),
-            Err(TryLockError::WouldBlock) => bail!(
-                "another `outrider up` uses the state folder {}; stop it, or name another folder with --state",
-                folder.display()
-            ),
+            Ok(()) => {
+                *self.lock.lock().unwrap_or_else(PoisonError::into_inner) = Some(lock);
+                Ok(true)
+            }
+            Err(TryLockError::WouldBlock) => Ok(false),
             Err(TryLockError::Error(error)) => {
                 Err(error).context(format!("the file {} cannot be locked", path.display()))
             }
@@ -73,7 +142,27 @@ impl State {
         &self.folder
     }
 
-    /// A file in it.
+    /// The number of this run.
+    pub(crate) fn run(&self) -> u32 {
+        self.run
+    }
+
+    /// The folder that Envoy reads, absolute.
+    pub(crate) fn run_folder(&self) -> PathBuf {
+        match self.run {
+            0 => self.folder.clone(),
+            run => self.folder.join(format!("run-{run}")),
+        }
+    }
+
+    /// Removes what this run's Envoy read, once the run of another gateway has followed.
+    pub(crate) fn forget_run(&self) {
+        if self.run > 0 {
+            let _ = fs::remove_dir_all(self.run_folder());
+        }
+    }
+
+    /// A file in the state folder.
     pub(crate) fn file(&self, name: &str) -> PathBuf {
         self.folder.join(name)
     }
@@ -85,7 +174,8 @@ impl State {
         let folder = self.file(&format!("module-{}", short(&digest)));
         create_private(&folder)?;
         copy(module, &folder.join(module::FILE), &digest)?;
-        // Left by an earlier run. Only this process uses the folder, and its Envoy has not begun.
+        // Left by an earlier run, or an Envoy that is taken over from has it open. Only this process adds to the folder, and
+        // its Envoy has not begun.
         for entry in fs::read_dir(&self.folder).into_iter().flatten().flatten() {
             let is_other = entry.path() != folder;
             if is_other && entry.file_name().as_encoded_bytes().starts_with(b"module-") {
@@ -136,7 +226,8 @@ fn short(digest: &str) -> &str {
     digest.get(..16).unwrap_or(digest)
 }
 
-fn create_private(folder: &Path) -> anyhow::Result<()> {
+/// Makes a folder that only its owner can enter.
+pub(crate) fn create_private(folder: &Path) -> anyhow::Result<()> {
     fs::DirBuilder::new()
         .recursive(true)
         .mode(0o700)

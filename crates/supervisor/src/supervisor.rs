@@ -7,6 +7,7 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -14,12 +15,15 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, anyhow, bail};
-use outrider_envoy_process::{Drained, Envoy, Error, LogLine, Options, StandardOutput};
+use outrider_envoy_process::{
+    Drained, Envoy, Error, FIRST_FLUSH, HotRestart, LogLine, Options, StandardOutput,
+};
 use outrider_gateway::{Compiled, Plan};
 use serde_json::Value;
 
 use crate::apply::{self, Applied, Part};
 use crate::courier::{self, Courier};
+use crate::handover::{self, Asked, Door, Offer, Predecessor, Said, Successor};
 use crate::machine::{Action, Event, Exit, Machine};
 use crate::notify::ServiceManager;
 use crate::refusals::{Refusals, Teller};
@@ -28,7 +32,7 @@ use crate::revision::Revision;
 use crate::signals::Requests;
 use crate::state::State;
 use crate::watch::{Seen, Watch};
-use crate::{places, ports};
+use crate::{places, ports, successor, trial};
 
 /// Interval of looks at signals, files and Envoy: while something is under way, and else.
 const BUSY: Duration = Duration::from_millis(10);
@@ -43,6 +47,11 @@ const SILENT: u32 = 2;
 const LOG_LAG: Duration = Duration::from_millis(500);
 /// An address that was in use a moment ago may be free now.
 const FREE_WITHIN: Duration = Duration::from_secs(1);
+
+/// How long another command may take to compile its file before it takes over, and then to start its Envoy.
+const OFFER_HOLDS: Duration = Duration::from_mins(5);
+/// How long the Envoy before may go on when its time to drain is over.
+const GRACE: Duration = Duration::from_secs(15);
 
 /// What came of compiling the file.
 #[derive(Debug)]
@@ -70,6 +79,10 @@ pub struct Settings {
     pub drain: Duration,
     /// Whether a file that is refused at first ends the gateway, though an earlier run served one that was good.
     pub is_strict: bool,
+    /// Whether to take over from the gateway that runs with the same state folder.
+    pub takes_over: bool,
+    /// The command that SIGUSR2 starts; it has to take over.
+    pub successor: Box<dyn Fn() -> Command>,
     /// Compiles the file. Called on a thread of its own, one at a time.
     pub compile: Arc<dyn Fn() -> Compilation + Send + Sync>,
     /// Shows Envoy's log.
@@ -90,6 +103,13 @@ enum Done {
     /// A change was handed over.
     Applied(Shared, anyhow::Result<Applied>),
     Healthy(bool),
+    Said(Said),
+}
+
+impl From<Said> for Done {
+    fn from(said: Said) -> Self {
+        Self::Said(said)
+    }
 }
 
 type Shared = Arc<Revision>;
@@ -100,14 +120,33 @@ type Log = Arc<std::sync::Mutex<LogSink>>;
 /// # Errors
 /// Nothing was served yet, and something around the gateway is missing: an address, the state folder, Envoy.
 pub fn run(settings: Settings, report: &mut dyn FnMut(Report<'_>)) -> anyhow::Result<Exit> {
-    let state = State::take(&settings.file, settings.state.as_deref())?;
+    let place = State::place(&settings.file, settings.state.as_deref())?;
+    let predecessor = if settings.takes_over {
+        let predecessor = Predecessor::ask(&place)?;
+        if predecessor.is_none() {
+            report(Report::NobodyBefore);
+        }
+        predecessor
+    } else {
+        None
+    };
+    let state = match &predecessor {
+        Some(before) => State::join(place, before.offer.run)?,
+        None => State::take(&settings.file, settings.state.as_deref())?,
+    };
     let requests = Requests::listen()?;
     let modules = state.install_module(&settings.module)?;
-    let last_good = Revision::last_good(&state).unwrap_or_else(|error| {
-        report(Report::Warning(&error));
+    // What is refused does not take over.
+    let fallback = if settings.is_strict || predecessor.is_some() {
         None
-    });
-    let fallback = last_good.filter(|_| !settings.is_strict).map(Arc::new);
+    } else {
+        Revision::last_good(&state).unwrap_or_else(|error| {
+            report(Report::Warning(&error));
+            None
+        })
+    };
+    let fallback = fallback.map(Arc::new);
+    let sockets = Sockets::new(&state, predecessor.as_ref());
     let (done, outcomes) = channel();
     let now = Instant::now();
     let mut supervisor = Supervisor {
@@ -125,6 +164,12 @@ pub fn run(settings: Settings, report: &mut dyn FnMut(Report<'_>)) -> anyhow::Re
         health_at: now,
         silent: 0,
         restarts: 0,
+        sockets,
+        door: None,
+        before: predecessor.map(Before::Waits),
+        after: None,
+        upgrade: None,
+        successor: settings.successor,
         file: settings.file,
         binary: settings.envoy,
         module: settings.module,
@@ -137,7 +182,102 @@ pub fn run(settings: Settings, report: &mut dyn FnMut(Report<'_>)) -> anyhow::Re
         outcomes,
         report,
     };
-    supervisor.run()
+    let exit = supervisor.run()?;
+    let follows = exit == Exit::TakenOver && !supervisor.manager.listens();
+    match supervisor.upgrade.take().filter(|_| follows) {
+        Some(child) => Ok(Exit::Followed(successor::follow(
+            child,
+            &supervisor.requests,
+        )?)),
+        None => Ok(exit),
+    }
+}
+
+/// Where Envoys talk that take over from each other.
+#[derive(Debug)]
+enum Sockets {
+    /// In the state folder, or one that the gateway before made.
+    At(PathBuf),
+    /// The path of the state folder is too long for sockets.
+    Temporary(tempfile::TempDir),
+    /// This machine has no shared memory, which Envoy needs for it.
+    Nowhere,
+}
+
+impl Sockets {
+    fn new(state: &State, before: Option<&Predecessor>) -> Self {
+        if let Some(before) = before {
+            return Self::At(before.offer.sockets.clone());
+        }
+        let writable = rustix::fs::Access::WRITE_OK | rustix::fs::Access::EXEC_OK;
+        if rustix::fs::access("/dev/shm", writable).is_err() {
+            return Self::Nowhere;
+        }
+        let folder = state.file("hot");
+        if HotRestart::fits(&folder) {
+            // Left by an earlier run; this process holds the folder.
+            let _ = std::fs::remove_dir_all(&folder);
+            if crate::state::create_private(&folder).is_ok() {
+                return Self::At(folder);
+            }
+        }
+        match tempfile::Builder::new().prefix("outrider-").tempdir() {
+            Ok(folder) if HotRestart::fits(folder.path()) => Self::Temporary(folder),
+            _ => Self::Nowhere,
+        }
+    }
+
+    fn folder(&self) -> Option<&Path> {
+        match self {
+            Self::At(folder) => Some(folder),
+            Self::Temporary(folder) => Some(folder.path()),
+            Self::Nowhere => None,
+        }
+    }
+
+    /// Leaves the folder to the gateway that takes over.
+    fn leave(&mut self) {
+        if let Self::Temporary(folder) = std::mem::replace(self, Self::Nowhere) {
+            *self = Self::At(folder.keep());
+        }
+    }
+
+    /// Removes the folder.
+    fn remove(&self) {
+        if let Self::At(folder) = self {
+            let _ = std::fs::remove_dir_all(folder);
+        }
+    }
+}
+
+/// The gateway that this one takes over from.
+#[derive(Debug)]
+enum Before {
+    /// It serves until this one does.
+    Waits(Predecessor),
+    /// This gateway's Envoy is being started, and takes the sockets.
+    Yields(Predecessor),
+    /// Its connections drain since then.
+    Drains {
+        predecessor: Predecessor,
+        since: Instant,
+    },
+}
+
+/// A command that takes over from this one.
+#[derive(Debug)]
+struct After {
+    successor: Successor,
+    progress: Progress,
+    /// When it has to give up, or this gateway's Envoy has to end.
+    until: Instant,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Progress {
+    Offered,
+    Starts,
+    Serves,
 }
 
 /// An Envoy that does not serve yet.
@@ -162,6 +302,14 @@ struct Supervisor<'a> {
     /// Looks at Envoy's health in a row that failed.
     silent: u32,
     restarts: u32,
+    sockets: Sockets,
+    /// Where other commands ask to take over, while this gateway serves.
+    door: Option<Door>,
+    before: Option<Before>,
+    after: Option<After>,
+    /// The command that SIGUSR2 started.
+    upgrade: Option<Child>,
+    successor: Box<dyn Fn() -> Command>,
     watch: Watch,
     manager: ServiceManager,
     refusals: Refusals,
@@ -206,7 +354,7 @@ impl Supervisor<'_> {
             Ok(outcome) => events.extend(self.outcome(outcome)?),
             Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {}
         }
-        if self.requests.stop() {
+        if self.requests.stop() && !self.is_taken_over() {
             events.push_back(Event::Stop);
             return Ok(());
         }
@@ -219,6 +367,12 @@ impl Supervisor<'_> {
             let reopened = self.reopen();
             (self.report)(Report::Reopened(reopened.as_ref().copied()));
         }
+        if self.requests.take_upgrade() {
+            self.upgrade();
+        }
+        self.look_at_upgrade();
+        self.look_before();
+        events.extend(self.look_after());
         self.look_at_health();
         self.manager.alive();
         events.push_back(Event::Time);
@@ -241,6 +395,7 @@ impl Supervisor<'_> {
                 self.healthy(is_healthy);
                 None
             }
+            Done::Said(said) => self.said(said),
         })
     }
 
@@ -256,6 +411,13 @@ impl Supervisor<'_> {
                 self.starting = None;
                 self.envoy = None;
             }
+            Action::Offer => self.offer(),
+            Action::Busy => {
+                if let Some(after) = self.after.take() {
+                    after.successor.busy();
+                }
+            }
+            Action::Release => self.release(),
             Action::Drain => {
                 self.drain();
                 return Ok(Some(Event::Drained));
@@ -310,6 +472,11 @@ impl Supervisor<'_> {
     /// Starts Envoy.
     fn start(&mut self, revision: Shared) -> anyhow::Result<Option<Event<Shared>>> {
         let is_first = self.machine.taken().is_none();
+        if let Some(reasons) = self.tried(&revision)? {
+            self.refused = true;
+            (self.report)(Report::StartRefused(reasons));
+            return Ok(Some(Event::StartRefused));
+        }
         match self.launch(&revision, is_first) {
             Ok(envoy) => {
                 self.envoy = Some(envoy);
@@ -327,21 +494,50 @@ impl Supervisor<'_> {
         }
     }
 
-    fn launch(&self, revision: &Revision, is_first: bool) -> anyhow::Result<Envoy> {
-        if let Some(plan) = revision.plan.as_ref().filter(|_| is_first) {
+    /// Why Envoy refuses a revision that is to take over; `None`: it takes it, or nothing is to be taken over.
+    fn tried(&self, revision: &Revision) -> anyhow::Result<Option<Vec<String>>> {
+        let Some(Before::Waits(predecessor)) = &self.before else {
+            return Ok(None);
+        };
+        if let Some(plan) = &revision.plan {
+            let is_served = |address| predecessor.offer.addresses.contains(&address);
+            ports::check_added(&self.file, plan, &is_served)?;
+        }
+        revision.keep_modules(&self.state)?;
+        let folder = self.state.run_folder().join("trial");
+        crate::state::create_private(&folder)?;
+        let Some(files) = revision.trial(&self.state, &folder) else {
+            return Ok(None);
+        };
+        let requests = &self.requests;
+        let reasons = trial::refusals(&self.binary, &self.modules, &folder, &files, &|| {
+            requests.stop()
+        })
+        .map_err(|error| anyhow!("{}", self.told(revision, &format!("{error:#}"))))?;
+        // A copy that stays takes room, and nothing else.
+        let _ = std::fs::remove_dir_all(&folder);
+        let reasons = reasons.iter().map(|reason| self.told(revision, reason));
+        Ok(Some(reasons.collect::<Vec<_>>()).filter(|reasons| !reasons.is_empty()))
+    }
+
+    fn launch(&mut self, revision: &Revision, is_first: bool) -> anyhow::Result<Envoy> {
+        if let Some(plan) = revision.plan.as_ref().filter(|_| is_first)
+            && self.before.is_none()
+        {
             ports::check(&self.file, plan)?;
         }
         revision.keep_modules(&self.state)?;
-        let folder = self.state.folder();
-        apply::write_all(folder, &revision.files)?;
-        let bootstrap = self.state.file("bootstrap.json");
+        let folder = self.state.run_folder();
+        apply::write_all(&folder, &revision.files)?;
+        let bootstrap = folder.join("bootstrap.json");
         courier::replace(&bootstrap, &revision.files.bootstrap.to_string())?;
         self.refusals.expect(Teller::Supervisor);
         self.refusals.take();
         let mut options = Options::new(&self.binary, &bootstrap);
-        options.concurrency = revision.workers;
+        options.concurrency = self.workers(revision);
         options.module_folder = Some(self.modules.clone());
         options.standard_output = StandardOutput::Inherit;
+        options.hot_restart = self.hot_restart()?;
         let (refusals, log) = (self.refusals.clone(), Arc::clone(&self.log));
         options.log_sink = Some(Box::new(move |line| {
             let is_told = refusals.collect(line);
@@ -353,6 +549,45 @@ impl Supervisor<'_> {
         Ok(Envoy::start(options)?)
     }
 
+    /// How many workers Envoy is started with. Where it takes over, not fewer than before: each worker takes a socket over, and
+    /// the connections that wait in one that nobody takes are lost.
+    fn workers(&mut self, revision: &Revision) -> Option<u32> {
+        let Some(Before::Waits(predecessor)) = &self.before else {
+            return revision.workers;
+        };
+        let before = predecessor.offer.workers;
+        let usual = || thread::available_parallelism().map_or(1, |count| count.get() as u64);
+        match revision.workers {
+            Some(wanted) if wanted < before => {
+                (self.report)(Report::Warning(&anyhow!(
+                    "workers: {wanted} takes effect at the next start: a gateway that takes over has as many as the one \
+                     before, {before}"
+                )));
+                Some(before)
+            }
+            None if usual() < u64::from(before) => Some(before),
+            wanted => wanted,
+        }
+    }
+
+    /// How Envoy is started. Where it takes over, the gateway before is told that there is no way back from here.
+    fn hot_restart(&mut self) -> anyhow::Result<Option<HotRestart>> {
+        let Some(folder) = self.sockets.folder().map(Path::to_owned) else {
+            return Ok(None);
+        };
+        let mut from = None;
+        if let Some(Before::Waits(mut predecessor)) = self.before.take() {
+            predecessor.starting()?;
+            from = Some(predecessor.offer.generation);
+            self.before = Some(Before::Yields(predecessor));
+        }
+        Ok(Some(HotRestart {
+            folder,
+            from,
+            ends_after: self.drain,
+        }))
+    }
+
     /// Whether Envoy has ended, or serves now.
     fn look_at_envoy(&mut self) -> anyhow::Result<Option<Event<Shared>>> {
         let Some(envoy) = &mut self.envoy else {
@@ -361,6 +596,7 @@ impl Supervisor<'_> {
         let Some(starting) = &self.starting else {
             return match ended(envoy.check_running()) {
                 Ok(()) => Ok(None),
+                Err(_) if self.is_taken_over() => Ok(Some(Event::Drained)),
                 Err(error) => Ok(self.ended(&error)),
             };
         };
@@ -407,6 +643,24 @@ impl Supervisor<'_> {
         let Some(envoy) = &self.envoy else {
             return Ok(());
         };
+        if let Some(Before::Yields(mut predecessor)) = self.before.take() {
+            let inherited = predecessor.serving().and_then(|()| self.state.inherit());
+            if let Err(error) = inherited {
+                // It is gone; what is served is served.
+                (self.report)(Report::Warning(&error));
+                self.state.inherit()?;
+            }
+            self.before = Some(Before::Drains {
+                predecessor,
+                since: Instant::now(),
+            });
+        }
+        if self.door.is_none() {
+            match Door::open(self.state.folder(), self.done.clone()) {
+                Ok(door) => self.door = Some(door),
+                Err(error) => (self.report)(Report::Warning(&error)),
+            }
+        }
         (self.report)(Report::Serving {
             plan: revision.plan.as_ref(),
             addresses: listening(envoy)?,
@@ -460,7 +714,15 @@ impl Supervisor<'_> {
         let Some(envoy) = &self.envoy else {
             return Ok(None);
         };
-        let rejections = envoy.rejections()?;
+        let mut rejections = envoy.rejections()?;
+        if matches!(self.before, Some(Before::Yields(_))) {
+            // Those that the Envoy before counted may be among them. This one's configuration was tried: only what cannot be
+            // tried can be refused, and is in its log.
+            let reasons = self.refusals.take().into_iter();
+            let reasons: Vec<_> = reasons.map(|reason| self.told(revision, &reason)).collect();
+            return Ok(Some(reasons).filter(|reasons| !reasons.is_empty()));
+        }
+        rejections.sort_by(|one, other| one.subscription.cmp(&other.subscription));
         if rejections.is_empty() {
             return Ok(None);
         }
@@ -478,13 +740,192 @@ impl Supervisor<'_> {
                 )
             }));
         }
+        let reasons = reasons.iter().map(|reason| self.told(revision, reason));
+        Ok(Some(reasons.collect()))
+    }
+
+    /// A reason of Envoy's as the user is told it.
+    fn told(&self, revision: &Revision, reason: &str) -> String {
         // Envoy knows the module by its copy only.
         let copy = format!("module {}", crate::module::FILE);
         let module = format!("module {}", self.module.display());
-        let reasons = reasons.into_iter().map(|reason| {
-            with_place(&self.file, revision.plan.as_ref(), &reason).replace(&copy, &module)
+        with_place(&self.file, revision.plan.as_ref(), reason).replace(&copy, &module)
+    }
+
+    /// Starts this command anew, so that it takes over.
+    fn upgrade(&mut self) {
+        if self.upgrade.is_some() {
+            (self.report)(Report::Warning(&anyhow!(
+                "SIGUSR2: a command that takes over runs already"
+            )));
+            return;
+        }
+        match successor::start((self.successor)()) {
+            Ok(child) => {
+                (self.report)(Report::Upgrading);
+                self.upgrade = Some(child);
+            }
+            Err(error) => (self.report)(Report::Warning(&error)),
+        }
+    }
+
+    /// Whether the command that SIGUSR2 started has ended without taking over.
+    fn look_at_upgrade(&mut self) {
+        let status = match &mut self.upgrade {
+            Some(child) => child.try_wait(),
+            None => return,
+        };
+        if let Ok(Some(status)) = status
+            && !self.is_taken_over()
+        {
+            self.upgrade = None;
+            (self.report)(Report::Warning(&anyhow!(
+                "the command that was to take over ended ({status}); this one goes on"
+            )));
+        }
+    }
+
+    /// Whether the gateway before has ended.
+    fn look_before(&mut self) {
+        if let Some(Before::Drains { predecessor, since }) = &mut self.before
+            && (predecessor.has_ended() || since.elapsed() > self.drain + GRACE * 2)
+        {
+            self.before = None;
+            (self.report)(Report::TookOver);
+        }
+    }
+
+    /// What a command says that takes over, or asks to.
+    fn said(&mut self, said: Said) -> Option<Event<Shared>> {
+        let Said { successor, asked } = said;
+        let known = self.after.as_ref();
+        let progress = known
+            .filter(|after| after.successor == successor)
+            .map(|after| after.progress);
+        match (asked, progress) {
+            (Some(asked @ Asked::TakeOver { .. }), None) => {
+                if !handover::is_understood(&asked) {
+                    successor.refuse("it is of another version; stop it, and start the new one");
+                    return None;
+                }
+                if known.is_some() {
+                    successor.busy();
+                    return None;
+                }
+                if let Err(why) = self.can_be_taken_over() {
+                    successor.refuse(&why);
+                    return None;
+                }
+                self.after = Some(After {
+                    successor,
+                    progress: Progress::Offered,
+                    until: Instant::now() + OFFER_HOLDS,
+                });
+                Some(Event::TakeOver)
+            }
+            (Some(Asked::Starting), Some(Progress::Offered)) => {
+                if let Some(after) = &mut self.after {
+                    after.progress = Progress::Starts;
+                    after.until = Instant::now() + OFFER_HOLDS;
+                    after.successor.go();
+                }
+                None
+            }
+            (Some(Asked::Serving { process }), Some(Progress::Starts)) => {
+                if let Some(after) = &mut self.after {
+                    after.progress = Progress::Serves;
+                    after.until = Instant::now() + self.drain + GRACE;
+                }
+                self.manager.main_process(process);
+                (self.report)(Report::TakenOver(process));
+                Some(Event::TakenOver)
+            }
+            // It is gone: its connections are gone, and this one's may end in their time.
+            (None, Some(Progress::Serves)) | (_, None) => None,
+            (_, Some(progress)) => {
+                successor.dismiss();
+                self.after = None;
+                Some(self.given_up(progress))
+            }
+        }
+    }
+
+    fn given_up(&mut self, progress: Progress) -> Event<Shared> {
+        if progress == Progress::Offered {
+            (self.report)(Report::Withdrawn);
+            Event::Withdrawn
+        } else {
+            (self.report)(Report::TakeOverFailed);
+            self.noticed = Instant::now();
+            self.restarts += 1;
+            Event::TakeOverFailed
+        }
+    }
+
+    /// Whether the time of a command that takes over is up.
+    fn look_after(&mut self) -> Option<Event<Shared>> {
+        let after = self.after.take_if(|after| Instant::now() >= after.until)?;
+        after.successor.dismiss();
+        match after.progress {
+            Progress::Serves => Some(Event::Drained),
+            progress => Some(self.given_up(progress)),
+        }
+    }
+
+    fn is_taken_over(&self) -> bool {
+        let mut after = self.after.iter();
+        after.any(|after| after.progress == Progress::Serves)
+    }
+
+    fn can_be_taken_over(&self) -> Result<(), String> {
+        if self.sockets.folder().is_none() {
+            return Err("Envoy cannot hand its sockets over here: it needs a /dev/shm that it may write to, and a \
+                        temporary folder with a short path"
+                .to_owned());
+        }
+        if matches!(self.before, Some(Before::Drains { .. })) {
+            return Err(
+                "it has just taken over itself, and connections of the gateway before drain; try again when they have"
+                    .to_owned(),
+            );
+        }
+        Ok(())
+    }
+
+    fn offer(&mut self) {
+        let (Some(after), Some(envoy)) = (&self.after, &self.envoy) else {
+            return;
+        };
+        let offer = listening(envoy).ok().and_then(|listening| {
+            Some(Offer {
+                generation: envoy.generation()?,
+                sockets: self.sockets.folder()?.to_owned(),
+                run: self.state.run(),
+                addresses: listening.into_iter().map(|(_, address)| address).collect(),
+                workers: workers(envoy)?,
+            })
         });
-        Ok(Some(reasons.collect()))
+        match offer {
+            Some(offer) => {
+                after.successor.offer(offer);
+                (self.report)(Report::Offered);
+            }
+            // It ends the connection, and with it what was offered.
+            None => after.successor.refuse("its Envoy does not answer"),
+        }
+    }
+
+    /// Leaves everything to the command that has taken over.
+    fn release(&mut self) {
+        self.door = None;
+        self.sockets.leave();
+        if let Some(envoy) = &mut self.envoy {
+            envoy.taken_over();
+        }
+        self.state.release();
+        if let Some(after) = &self.after {
+            after.successor.released();
+        }
     }
 
     /// Hands a change over, on a thread of its own.
@@ -498,7 +939,13 @@ impl Supervisor<'_> {
         let change = Arc::new(AtomicBool::new(false));
         self.change = Some(Arc::clone(&change));
         refusals.expect(Teller::Supervisor);
+        // Until then counters of the Envoy before may be added to those that tell Envoy's verdict.
+        let settles = match &self.before {
+            Some(Before::Drains { since, .. }) => FIRST_FLUSH.saturating_sub(since.elapsed()),
+            _ => Duration::ZERO,
+        };
         self.spawn("apply", move || {
+            thread::sleep(settles);
             let courier = Courier::new(&admin, &refusals, &change);
             let applied = hand_over(&file, &state, &courier, &from, &to);
             Done::Applied(to, applied)
@@ -541,7 +988,7 @@ impl Supervisor<'_> {
 
     fn look_at_health(&mut self) {
         let now = Instant::now();
-        if self.starting.is_some() || now < self.health_at {
+        if self.starting.is_some() || self.after.is_some() || now < self.health_at {
             return;
         }
         let admin = self.envoy.as_ref().and_then(|envoy| envoy.admin().ok());
@@ -600,7 +1047,15 @@ impl Supervisor<'_> {
             let at_once = self.requests.stop_at_once() || self.starting.is_some();
             envoy.stop(if at_once { Duration::ZERO } else { END_WITHIN });
         }
-        if exit == Exit::Stopped {
+        self.state.forget_run();
+        if exit != Exit::TakenOver {
+            self.sockets.remove();
+        }
+        // It waits for this gateway's end, and this process may go on as its parent.
+        if let Some(after) = self.after.take() {
+            after.successor.dismiss();
+        }
+        if matches!(exit, Exit::Stopped | Exit::TakenOver) {
             (self.report)(Report::Stopped);
         }
     }
@@ -619,7 +1074,7 @@ fn hand_over(
     }
     to.keep_modules(state)?;
     let possible: Vec<_> = from.iter().map(|revision| &revision.files).collect();
-    apply::apply(state.folder(), courier, &possible, &to.files)
+    apply::apply(&state.run_folder(), courier, &possible, &to.files)
 }
 
 /// Why Envoy cannot listen at an address that a change adds. Envoy itself would share the port with another Envoy, and
@@ -666,6 +1121,15 @@ fn with_place(file: &Path, plan: Option<&Plan>, reason: &str) -> String {
         Some(place) => format!("{place}: {reason}"),
         None => reason.to_owned(),
     }
+}
+
+/// How many workers Envoy has.
+fn workers(envoy: &Envoy) -> Option<u32> {
+    let stats = envoy.stats(r"^server\.concurrency$").ok()?;
+    stats
+        .values()
+        .next()
+        .and_then(|count| u32::try_from(*count).ok())
 }
 
 /// Where each listener listens.

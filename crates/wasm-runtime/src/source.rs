@@ -77,7 +77,8 @@ impl WasmModule {
             Place::Memory(bytes) => return Ok(Arc::clone(bytes)),
             Place::File(file) => file,
         };
-        let bytes = fs::read(file).map_err(|error| format!("({}) cannot be read: {error}", file.display()))?;
+        let bytes = fs::read(file)
+            .map_err(|error| format!("({}) cannot be read: {error}", file.display()))?;
         let digest = digest(&bytes);
         if digest == self.digest {
             Ok(bytes.into())

@@ -16,6 +16,9 @@ Examples:
   outrider up gateway.yaml --envoy /opt/envoy     run this Envoy
   kill -HUP PID                                   read the file again
   kill -USR1 PID                                  open log files again, after they were rotated
+  kill -USR2 PID                                  start this command anew, with another Envoy and module if they were \
+replaced, and have it take over
+  outrider up gateway.yaml --take-over            the same, from another terminal
 
 Each change of the file, of what it includes, and of its plugins is applied when it is saved, \
 without closing a connection. A change with problems is refused with all of them, and what worked goes \
@@ -60,6 +63,9 @@ pub(crate) struct Arguments {
     /// End when the file is refused at the start, though an earlier run served a good one
     #[arg(long)]
     pub(crate) strict: bool,
+    /// Take over from the `outrider up` that serves this file, without closing its listening sockets
+    #[arg(long)]
+    pub(crate) take_over: bool,
 }
 
 impl Arguments {

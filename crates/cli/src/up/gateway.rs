@@ -1,9 +1,11 @@
 //! `outrider up`: gives a gateway to the supervisor, and says what it reports.
 
 use std::path::PathBuf;
+use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
+use anyhow::Context as _;
 use outrider_envoy_process::Search;
 use outrider_gateway::Plan;
 use outrider_plugin_formats::Problem;
@@ -16,6 +18,8 @@ use crate::loader::compile_watched;
 use crate::output::{self, BAD, BOLD, DIM, GOOD, Styled, WARN};
 use crate::up::changes::RestartOnly;
 use crate::up::{changes, log_view, served};
+
+const TAKE_OVER: &str = "--take-over";
 
 /// Runs a gateway until it is asked to stop.
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
@@ -31,6 +35,8 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
         state: arguments.state.clone(),
         drain: arguments.drain_time(),
         is_strict: arguments.strict,
+        takes_over: arguments.take_over,
+        successor: successor()?,
         compile: Arc::new(move || compile(&file)),
         log: log_view::show(arguments.verbosity()),
     };
@@ -45,10 +51,25 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
     };
     let exit = supervisor::run(settings, &mut |report| words.say(report));
     Ok(match exit? {
-        supervisor::Exit::Stopped => Exit::Good,
+        supervisor::Exit::Stopped | supervisor::Exit::TakenOver => Exit::Good,
+        supervisor::Exit::Followed(code) => Exit::Of(code),
         supervisor::Exit::Refused => Exit::Problems,
         supervisor::Exit::EnvoyEnded => Exit::Environment,
     })
+}
+
+/// This command again, to take over from itself. Its file is found now: later another one may be in its place, which is
+/// what is wanted, or the folder that this process runs in may be gone.
+fn successor() -> anyhow::Result<Box<dyn Fn() -> Command>> {
+    let program = std::env::current_exe().context("this command's own file is not known")?;
+    Ok(Box::new(move || {
+        let mut command = Command::new(&program);
+        let arguments = std::env::args_os().skip(1);
+        command
+            .args(arguments.filter(|argument| argument != TAKE_OVER))
+            .arg(TAKE_OVER);
+        command
+    }))
 }
 
 /// What was said, as far as it decides what is said next.
@@ -155,6 +176,20 @@ impl Words {
                 output::warning(format_args!("log files cannot be opened again: {error:#}"));
             }
             Report::Warning(error) => output::warning(format_args!("{error:#}")),
+            Report::NobodyBefore => {
+                output::note("no gateway runs with this state folder: nothing to take over");
+            }
+            Report::Offered => output::line("another command begins to take over"),
+            Report::Withdrawn => output::line("the other command gave up; what is served goes on"),
+            Report::TakeOverFailed => output::warning(
+                "the other command failed when it had the listening sockets; Envoy is started anew",
+            ),
+            Report::TakenOver(process) => output::line(format_args!(
+                "{} by process {process}; connections drain",
+                Styled(GOOD, "taken over")
+            )),
+            Report::TookOver => output::line("the gateway before has drained and ended"),
+            Report::Upgrading => output::line("SIGUSR2: starting this command anew, to take over"),
             Report::Draining => output::line("draining; Ctrl-C again stops at once"),
             Report::CutOff(requests) => output::warning(format_args!(
                 "{} under way {} cut off",

@@ -1,9 +1,11 @@
 //! Each test tells a story as events, and compares what is to be done. Revisions are numbers.
 
-use super::Action::{Apply, Compile, Drain, Exit as End, Kill, Start, TellFallback};
+use super::Action::{
+    Apply, Busy, Compile, Drain, Exit as End, Kill, Offer, Release, Start, TellFallback,
+};
 use super::Event::{
     Applied, BrokeOff, Changed, Compiled, Declined, Drained, Ended, Refused, StartRefused, Started,
-    Stop, Time,
+    Stop, TakeOver, TakeOverFailed, TakenOver, Time, Withdrawn,
 };
 use super::*;
 
@@ -247,6 +249,58 @@ fn gateway_drains_before_it_ends() {
     assert_eq!(story.on(Stop), [Kill, End(Exit::Stopped)]);
 }
 
+#[test]
+fn another_command_takes_over() {
+    let mut story = Story::serving();
+    assert_eq!(story.on(TakeOver), [Offer]);
+    assert_eq!(story.on(TakenOver), [Release]);
+    // Nothing of this gateway's is this command's any more.
+    assert_eq!(story.on(Changed), []);
+    assert_eq!(story.on(Stop), []);
+    assert_eq!(story.after(60_000), []);
+    assert_eq!(story.on(Drained), [End(Exit::TakenOver)]);
+}
+
+#[test]
+fn take_over_waits_for_a_change_and_changes_wait_for_a_take_over() {
+    let mut story = Story::serving();
+    assert_eq!(story.change_to(2), apply(&[1], 2));
+    assert_eq!(story.on(TakeOver), [Busy]);
+    assert_eq!(story.on(BrokeOff), []);
+    assert_eq!(story.on(TakeOver), [Busy], "what is served is unknown");
+    assert_eq!(story.after(500), apply(&[1, 2], 2));
+    assert_eq!(story.on(Applied), []);
+    assert_eq!(story.on(TakeOver), [Offer]);
+    assert_eq!(story.on(TakeOver), [Busy], "one at a time");
+    assert_eq!(story.change_to(3), []);
+    assert_eq!(story.on(Withdrawn), apply(&[2], 3));
+    assert_eq!(story.on(Withdrawn), [], "it had withdrawn before");
+}
+
+/// The sockets may be the other's by now: this Envoy is started anew.
+#[test]
+fn take_over_that_fails_late_starts_envoy_anew() {
+    let mut story = Story::serving();
+    assert_eq!(story.on(TakeOver), [Offer]);
+    assert_eq!(story.change_to(2), []);
+    assert_eq!(story.on(TakeOverFailed), [Kill, Start(1)]);
+    assert_eq!(story.on(Started), apply(&[1], 2));
+    assert_eq!(story.on(TakeOverFailed), []);
+}
+
+#[test]
+fn envoy_that_ends_during_a_take_over_is_started_again_unless_the_other_serves_first() {
+    let mut story = Story::serving();
+    assert_eq!(story.on(TakeOver), [Offer]);
+    assert_eq!(story.on(Ended), [Start(1)]);
+    assert_eq!(story.on(TakenOver), [Kill, Release]);
+    assert_eq!(story.on(Drained), [End(Exit::TakenOver)]);
+    let mut story = Story::serving();
+    assert_eq!(story.on(TakeOver), [Offer]);
+    assert_eq!(story.on(Stop), [Drain]);
+    assert_eq!(story.on(TakenOver), [], "a stop is a stop");
+}
+
 /// Whatever happens in whatever order: one Envoy and one change at a time, nothing is compiled twice at once, and in the
 /// end, when nothing fails any more, what the file says is served.
 #[test]
@@ -292,6 +346,19 @@ fn any_order_of_events_ends_with_the_file_served() {
                     1 if !is_calm => Declined,
                     _ => Applied,
                 }
+            } else if runs && !is_applying && calm(random(6)) {
+                // Another command begins to take over, and gives up, at once or after some time.
+                let offered = story.on(TakeOver) == [Offer];
+                if offered && random(2) == 0 {
+                    runs = false;
+                    assert!(matches!(
+                        story.on(TakeOverFailed)[..],
+                        [Kill, Start(_)] | [Kill]
+                    ));
+                    is_starting = matches!(story.machine.envoy, super::Envoy::Starting);
+                    continue;
+                }
+                Withdrawn
             } else if runs && calm(random(8)) {
                 runs = false;
                 is_applying = false;
