@@ -1,7 +1,7 @@
 # What a person runs. Each target does all of its own set-up; cargo decides what is rebuilt.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test soak soak-traps soak-hostile chaos fuzz miri tsan bench build release lint fmt docs clean tools test-tools bench-tools nightly-tools envoy envoy-release \
+.PHONY: help demo test soak soak-traps soak-hostile soak-operations chaos fuzz miri tsan bench build release lint fmt docs clean tools test-tools bench-tools nightly-tools envoy envoy-release \
         test-plugins plugins plugins-rust plugins-go plugins-assemblyscript plugins-cpp
 
 CARGO ?= cargo
@@ -52,6 +52,11 @@ soak-hostile: release envoy-release ## Run hostile plugins of every kind beside 
 	$(call step,'soak (hostile plugins)')
 	@$(TARGET)/release/outrider-hostile --outrider $(TARGET)/release/outrider --seconds $(or $(SECONDS),300) \
 	    $(if $(ONLY),--only $(ONLY)) --output docs/soak
+
+soak-operations: release envoy-release ## Operate a gateway under load for ten minutes (OPERATIONS_SECONDS=60, SEED=7), and write docs/soak
+	$(call step,'soak (operations)')
+	@$(TARGET)/release/outrider-operations --outrider $(TARGET)/release/outrider --seconds $(or $(OPERATIONS_SECONDS),600) \
+	    $(if $(SEED),--seed $(SEED)) --output docs/soak
 
 chaos: release envoy-release ## Run random plugins, clients, upstreams and changes (SEED=7) for 30 minutes (CHAOS_SECONDS=60), and write docs/soak
 	$(call step,'chaos')

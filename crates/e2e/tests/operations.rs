@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use outrider_e2e::{Gateway, GatewayOptions, outrider, signal};
-use outrider_lab::client::{Connection, Request, Target};
+use outrider_lab::client::{ClientError, Connection, Request, Target};
 use outrider_lab::echo::Echo;
 
 const SOON: Duration = Duration::from_secs(15);
@@ -96,6 +96,8 @@ async fn post_until_refused(target: Target, answered: Arc<AtomicUsize>) -> Vec<S
                     answered.fetch_add(1, Ordering::SeqCst);
                 }
                 Ok(response) => lost.push(format!("status {}", response.status)),
+                // Closed in that moment.
+                Err(ClientError::NotSent(_)) => break,
                 Err(error) => {
                     lost.push(error.to_string());
                     break;
@@ -372,8 +374,8 @@ async fn service_manager_is_told_which_process_has_taken_over() {
     gateway.signal("USR2").unwrap();
     let line = told.wait("MAINPID=", SOON).unwrap();
     let (_, process) = line.rsplit_once("MAINPID=").unwrap();
-    let digits = process.chars().take_while(char::is_ascii_digit).count();
-    let process: u32 = process[..digits].parse().unwrap();
+    let digits: String = process.chars().take_while(char::is_ascii_digit).collect();
+    let process: u32 = digits.parse().unwrap();
     // The first process ends, and the other gives signs of life.
     gateway.output.wait("has drained and ended", SOON).unwrap();
     let told_by = format!("taken over by process {process}");
@@ -452,6 +454,8 @@ async fn post(target: Target, stop: Arc<AtomicBool>, answered: Arc<AtomicUsize>)
                     answered.fetch_add(1, Ordering::SeqCst);
                 }
                 Ok(response) => lost.push(format!("status {}", response.status)),
+                // Closed in that moment.
+                Err(ClientError::NotSent(_)) => break,
                 Err(error) => {
                     lost.push(error.to_string());
                     break;

@@ -17,6 +17,7 @@ pub mod echo;
 mod headers;
 pub mod hostile;
 mod open_loop;
+pub mod operations;
 pub mod programs;
 pub mod random;
 pub mod soak;

@@ -34,12 +34,23 @@ pub(crate) struct Up {
 impl Up {
     /// Starts `outrider up FILE`; both of its output streams are appended to `log`.
     pub(crate) fn start(outrider: &Path, file: &Path, log: &Path) -> anyhow::Result<Self> {
+        Self::start_with(outrider, file, log, &[])
+    }
+
+    /// As [`Up::start`], with further arguments.
+    pub(crate) fn start_with(
+        outrider: &Path,
+        file: &Path,
+        log: &Path,
+        arguments: &[&str],
+    ) -> anyhow::Result<Self> {
         let output = OpenOptions::new().create(true).append(true).open(log)?;
         let child = Command::new(outrider)
             .arg("up")
             .arg(file)
             .arg("--state")
             .arg(file.with_file_name(".state"))
+            .args(arguments)
             .env("NO_COLOR", "1")
             .stdin(Stdio::null())
             .stdout(output.try_clone()?)
@@ -99,6 +110,20 @@ impl Up {
     /// Returns how the command ended, or `None` while it runs.
     fn exit_status(&mut self) -> anyhow::Result<Option<ExitStatus>> {
         Ok(self.child.try_wait()?)
+    }
+
+    /// Returns the command's process.
+    pub(crate) fn process(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Sends a signal to the command.
+    pub(crate) fn signal(&self, signal: Signal) -> anyhow::Result<()> {
+        let id = i32::try_from(self.child.id())
+            .ok()
+            .and_then(Pid::from_raw)
+            .context("the command has no process id")?;
+        kill_process(id, signal).context("cannot signal the command")
     }
 
     /// Returns the process id of its Envoy.
@@ -173,23 +198,27 @@ impl Up {
         if let Some(status) = self.exit_status()? {
             anyhow::bail!("the command had ended before it was stopped: {status}");
         }
-        let id = i32::try_from(self.child.id())
-            .ok()
-            .and_then(Pid::from_raw)
-            .context("the command has no process id")?;
-        kill_process(id, Signal::INT).context("cannot signal the command")?;
+        self.signal(Signal::INT)?;
+        self.wait_end(STOP).await
+    }
+
+    /// Waits until the command has ended by itself, or because it was asked to.
+    ///
+    /// # Errors
+    /// It does not end, or ends with a failure.
+    pub(crate) async fn wait_end(&mut self, within: Duration) -> anyhow::Result<()> {
         let began = Instant::now();
         loop {
             if let Some(status) = self.exit_status()? {
                 anyhow::ensure!(
                     status.success(),
-                    "the command should end with success after Ctrl-C, but: {status}"
+                    "the command should end with success, but: {status}"
                 );
                 return Ok(());
             }
             anyhow::ensure!(
-                began.elapsed() < STOP,
-                "the command did not stop within {STOP:?}"
+                began.elapsed() < within,
+                "the command did not end within {within:?}"
             );
             tokio::time::sleep(POLL).await;
         }

@@ -18,14 +18,13 @@ pub(crate) struct ServiceManager {
 impl ServiceManager {
     pub(crate) fn of_environment() -> Self {
         let mut microseconds = 0;
-        let is_wanted = match env::var("WATCHDOG_PID") {
-            Ok(_) => sd_notify::watchdog_enabled(false, &mut microseconds),
-            // sd_watchdog_enabled(3) does not ask for it; nor does a command that is to become the main process have it.
-            Err(_) => {
-                let interval = env::var("WATCHDOG_USEC").ok();
-                microseconds = interval.and_then(|text| text.parse().ok()).unwrap_or(0);
-                microseconds > 0
-            }
+        let is_wanted = if env::var_os("WATCHDOG_PID").is_some() {
+            sd_notify::watchdog_enabled(false, &mut microseconds)
+        } else {
+            // sd_watchdog_enabled(3) does not ask for it; a command that is to become the main process does not have it.
+            let interval = env::var("WATCHDOG_USEC").ok();
+            microseconds = interval.and_then(|text| text.parse().ok()).unwrap_or(0);
+            microseconds > 0
         };
         Self {
             listens: env::var_os("NOTIFY_SOCKET").is_some(),
