@@ -7,6 +7,8 @@
 )]
 
 use std::collections::BTreeMap;
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use outrider_e2e::{Gateway, GatewayOptions};
@@ -290,4 +292,102 @@ upstreams:
     }
     gateway.stop().unwrap();
     well.stop().await;
+}
+
+const LIMITED: &str = "
+gateway:
+  listeners: [{name: main, address: '{listen}', http10_default_host: old.test}]
+  admin: '{admin}'
+  workers: 1
+projects:
+  - name: shop
+    hosts: ['*']
+    routes:
+      - {match: {prefix: /delay}, to: narrow}
+      - {match: {prefix: /status}, to: echo, retries: {attempts: 1, on: [5xx]}}
+      - {match: {prefix: /}, to: echo}
+upstreams:
+  narrow: {endpoints: ['ECHO'], limits: {connections: 1, pending_requests: 1}}
+  echo: {endpoints: ['ECHO'], limits: {retry_budget: BUDGET}}
+";
+
+/// Sends requests at once, and returns how many were answered with this status.
+async fn at_once(gateway: &Gateway, count: usize, path: &str, status: u16) -> usize {
+    let answers = (0..count).map(|_| {
+        let (target, request) = (gateway.http1(), Request::get(path));
+        tokio::spawn(async move { target.send(request).await.unwrap().status })
+    });
+    let mut found = 0;
+    for answer in answers.collect::<Vec<_>>() {
+        found += usize::from(answer.await.unwrap() == status);
+    }
+    found
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_upstream_gets_as_much_at_a_time_as_its_limits_say() {
+    let echo = Echo::start("echo").await.unwrap();
+    let text = LIMITED.replace("ECHO", &echo.address().to_string());
+    let with = |budget: &str| text.replace("BUDGET", budget);
+    let gateway = Gateway::start(&with("{}")).unwrap();
+    // While there is no connection yet, the request that it is made for waits, too.
+    assert_eq!(at_once(&gateway, 1, "/delay/1", 200).await, 1);
+    // One has the connection, one waits for it.
+    assert_eq!(at_once(&gateway, 8, "/delay/1000", 200).await, 2);
+    let overflow = gateway.stat("cluster.narrow.upstream_rq_pending_overflow");
+    assert_eq!(overflow.unwrap(), 6);
+    let retries = |ending: &str| {
+        let name = format!("cluster.echo.upstream_rq_retry{ending}");
+        gateway.stat(&name).unwrap()
+    };
+    // Fifty retries in any case.
+    assert_eq!(at_once(&gateway, 8, "/status/503", 503).await, 8);
+    assert_eq!((retries(""), retries("_overflow")), (8, 0));
+    gateway
+        .update(&with("{percent: 0, min_concurrency: 0}"))
+        .unwrap();
+    let before = (retries(""), retries("_overflow"));
+    assert_eq!(at_once(&gateway, 8, "/status/503", 503).await, 8);
+    assert_eq!(
+        (retries("") - before.0, retries("_overflow") - before.1),
+        (0, 8)
+    );
+    gateway.update(&with("{min_concurrency: 100}")).unwrap();
+    let before = (retries(""), retries("_overflow"));
+    assert_eq!(at_once(&gateway, 100, "/status/503", 503).await, 100);
+    assert_eq!(
+        (retries("") - before.0, retries("_overflow") - before.1),
+        (100, 0)
+    );
+    gateway.stop().unwrap();
+    echo.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn http_1_0_is_served_where_the_listener_says_so() {
+    let echo = Echo::start("echo").await.unwrap();
+    let text = LIMITED
+        .replace("ECHO", &echo.address().to_string())
+        .replace("BUDGET", "{}");
+    let gateway = Gateway::start(&text).unwrap();
+    let ask = || {
+        let mut stream = TcpStream::connect(gateway.address).unwrap();
+        stream.write_all(b"GET /plain HTTP/1.0\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        // HTTP/1.0: the connection ends with the response.
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    };
+    let answer = ask();
+    assert!(answer.starts_with("HTTP/1.0 200"), "{answer}");
+    assert!(answer.contains("old.test"), "{answer}");
+    gateway
+        .update(&text.replace(", http10_default_host: old.test", ""))
+        .unwrap();
+    let began = Instant::now();
+    while !ask().contains(" 426 ") {
+        assert!(began.elapsed() < Duration::from_secs(10), "{}", ask());
+    }
+    gateway.stop().unwrap();
+    echo.stop().await;
 }

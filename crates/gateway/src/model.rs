@@ -97,6 +97,10 @@ pub(crate) struct Listener {
     /// first bytes, TLS connections by ALPN.
     #[serde(default)]
     pub(crate) protocols: Field<Vec<Field<Protocol>>>,
+    /// Serve HTTP/1.0, too: old health checks, `ab`. A request without `host` is one for the host named here. Default:
+    /// HTTP/1.0 is answered with 426.
+    #[serde(default)]
+    pub(crate) http10_default_host: Field<Text>,
 }
 
 /// A listener's certificate, and whether clients show theirs. The files are read when the listener is
@@ -666,6 +670,43 @@ pub(crate) struct Upstream {
     /// How long a connection may take to be made. Default: `5s`.
     #[serde(default)]
     pub(crate) connect_timeout: Field<Duration>,
+    /// How much it gets at a time, from all workers together. What is beyond a limit is answered with 503, and does not
+    /// reach it.
+    #[serde(default)]
+    pub(crate) limits: Field<UpstreamLimits>,
+}
+
+/// How much an upstream gets at a time. The cluster for callouts of plugins has the same limits, and counts by itself.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct UpstreamLimits {
+    /// Connections to all its machines together. Over HTTP/1.1, each request under way has one; requests beyond that wait.
+    /// Default: 10000.
+    #[serde(default)]
+    pub(crate) connections: Field<Number<1, 1_000_000>>,
+    /// Requests that wait for a connection. Default: 10000.
+    #[serde(default)]
+    pub(crate) pending_requests: Field<Number<0, 1_000_000>>,
+    /// Requests under way. Default: 10000.
+    #[serde(default)]
+    pub(crate) requests: Field<Number<1, 1_000_000>>,
+    /// How many of the requests under way may be retries.
+    #[serde(default)]
+    pub(crate) retry_budget: Field<RetryBudget>,
+}
+
+/// How many of an upstream's requests under way may be retries, so that an upstream that fails does not get several times
+/// the requests. A failure beyond it is what the client gets.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct RetryBudget {
+    /// In per cent of the requests under way and waiting. A retry counts from the failure on, also while it waits for its
+    /// turn. Default: 25.
+    #[serde(default)]
+    pub(crate) percent: Field<Number<0, 100>>,
+    /// So many at least, however few requests are under way. Default: 50.
+    #[serde(default)]
+    pub(crate) min_concurrency: Field<Number<0, 1_000_000>>,
 }
 
 /// A machine of an upstream.

@@ -50,6 +50,9 @@ pub struct Listener {
     pub tls: Option<ListenerTls>,
     /// The HTTP versions that are served.
     pub protocols: Protocols,
+    /// The host of requests in HTTP/1.0 that name none; none: HTTP/1.0 is not served.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub http10_default_host: Option<String>,
 }
 
 /// TLS of a listener.
@@ -291,6 +294,23 @@ pub struct Upstream {
     pub protocol: UpstreamProtocol,
     /// In milliseconds.
     pub connect_timeout: u64,
+    /// How much it gets at a time.
+    pub limits: UpstreamLimits,
+}
+
+/// How much an upstream gets at a time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct UpstreamLimits {
+    /// Connections.
+    pub connections: u32,
+    /// Requests that wait for a connection.
+    pub pending_requests: u32,
+    /// Requests under way.
+    pub requests: u32,
+    /// Retries under way, in per cent of the requests under way and waiting.
+    pub retry_percent: u32,
+    /// Retries that may be under way in any case.
+    pub retry_min_concurrency: u32,
 }
 
 /// HTTP version of an upstream.

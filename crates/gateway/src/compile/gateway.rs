@@ -182,6 +182,11 @@ fn listeners(
                 address: address.value.0,
                 tls,
                 protocols,
+                http10_default_host: listener
+                    .value
+                    .http10_default_host
+                    .value()
+                    .map(|host| host.0.clone()),
             });
         }
     }

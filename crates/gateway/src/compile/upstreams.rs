@@ -10,10 +10,16 @@ use super::files::Source;
 use super::{Context, Origin};
 use crate::model::{self, Protocol, text};
 use crate::plan::{
-    Certificate, Endpoint, HealthCheck, LoadBalancing, Upstream, UpstreamProtocol, UpstreamTls,
+    Certificate, Endpoint, HealthCheck, LoadBalancing, Upstream, UpstreamLimits, UpstreamProtocol,
+    UpstreamTls,
 };
 
 const DEFAULT_CONNECT_TIMEOUT: u64 = 5000;
+/// Connections, waiting requests and requests under way. Envoy's own default, 1024, is met by ordinary load.
+const DEFAULT_LIMIT: u32 = 10_000;
+/// Envoy's own default without a budget is three retries at a time.
+const DEFAULT_RETRY_PERCENT: u32 = 25;
+const DEFAULT_RETRY_CONCURRENCY: u32 = 50;
 
 /// All upstreams.
 #[derive(Default)]
@@ -161,6 +167,28 @@ fn one(
             .connect_timeout
             .value()
             .map_or(DEFAULT_CONNECT_TIMEOUT, |timeout| timeout.0),
+        limits: limits(upstream.limits.value()),
+    }
+}
+
+fn limits(written: Option<&model::UpstreamLimits>) -> UpstreamLimits {
+    let budget = written.and_then(|limits| limits.retry_budget.value());
+    UpstreamLimits {
+        connections: written
+            .and_then(|limits| limits.connections.value())
+            .map_or(DEFAULT_LIMIT, |limit| limit.0),
+        pending_requests: written
+            .and_then(|limits| limits.pending_requests.value())
+            .map_or(DEFAULT_LIMIT, |limit| limit.0),
+        requests: written
+            .and_then(|limits| limits.requests.value())
+            .map_or(DEFAULT_LIMIT, |limit| limit.0),
+        retry_percent: budget
+            .and_then(|budget| budget.percent.value())
+            .map_or(DEFAULT_RETRY_PERCENT, |percent| percent.0),
+        retry_min_concurrency: budget
+            .and_then(|budget| budget.min_concurrency.value())
+            .map_or(DEFAULT_RETRY_CONCURRENCY, |count| count.0),
     }
 }
 

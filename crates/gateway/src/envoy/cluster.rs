@@ -6,7 +6,8 @@ use serde_json::{Map, Value, json};
 
 use super::{certificate, duration, http2_options, socket_address, typed};
 use crate::plan::{
-    Endpoint, HealthCheck, LoadBalancing, Plan, Upstream, UpstreamProtocol, UpstreamTls,
+    Endpoint, HealthCheck, LoadBalancing, Plan, Upstream, UpstreamLimits, UpstreamProtocol,
+    UpstreamTls,
 };
 
 /// The clusters of all upstreams, each followed by its cluster for callouts where it has one.
@@ -60,6 +61,7 @@ fn cluster(plan: &Plan, upstream: &Upstream) -> Value {
         LoadBalancing::Maglev => "MAGLEV",
     };
     set("lb_policy", policy.into());
+    set("circuit_breakers", limits(upstream.limits));
     let endpoints: Vec<Value> = upstream.endpoints.iter().map(endpoint).collect();
     set(
         "load_assignment",
@@ -91,6 +93,20 @@ fn cluster(plan: &Plan, upstream: &Upstream) -> Value {
         json!({ "envoy.extensions.upstreams.http.v3.HttpProtocolOptions": options }),
     );
     Value::Object(cluster)
+}
+
+fn limits(limits: UpstreamLimits) -> Value {
+    json!({
+        "thresholds": [{
+            "max_connections": limits.connections,
+            "max_pending_requests": limits.pending_requests,
+            "max_requests": limits.requests,
+            "retry_budget": {
+                "budget_percent": { "value": limits.retry_percent },
+                "min_retry_concurrency": limits.retry_min_concurrency,
+            },
+        }],
+    })
 }
 
 fn endpoint(endpoint: &Endpoint) -> Value {

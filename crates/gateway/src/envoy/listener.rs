@@ -101,7 +101,12 @@ fn connection_manager(plan: &Plan, listener: &Listener, routes: &Routes<'_>) -> 
     );
     set("request_headers_timeout", "10s".into());
     // Envoy drops the trailers of HTTP/1.1 unless told otherwise.
-    set("http_protocol_options", json!({ "enable_trailers": true }));
+    let mut http1 = json!({ "enable_trailers": true });
+    if let (Some(host), Some(http1)) = (&listener.http10_default_host, http1.as_object_mut()) {
+        http1.insert("accept_http_10".to_owned(), true.into());
+        http1.insert("default_host_for_http_10".to_owned(), host.as_str().into());
+    }
+    set("http_protocol_options", http1);
     set("http2_protocol_options", downstream_http2_options(plan));
     if let Some(log) = &plan.access_log {
         set("access_log", json!([access_log(log)]));
