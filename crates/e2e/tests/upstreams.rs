@@ -8,7 +8,7 @@
 
 use std::collections::BTreeMap;
 use std::io::{Read as _, Write as _};
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
 use outrider_e2e::{Gateway, GatewayOptions};
@@ -390,4 +390,110 @@ async fn http_1_0_is_served_where_the_listener_says_so() {
     }
     gateway.stop().unwrap();
     echo.stop().await;
+}
+
+/// Answers each connection with 101 and then sends back, in capitals, what comes; until the connection ends.
+fn shouting_upstream() -> std::net::SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            std::thread::spawn(move || {
+                let head = read_until(&mut stream, "\r\n\r\n");
+                assert!(head.to_lowercase().contains("upgrade: websocket"), "{head}");
+                let answer = "HTTP/1.1 101 Switching Protocols\r\nupgrade: websocket\r\n\
+                              connection: upgrade\r\n\r\n";
+                stream.write_all(answer.as_bytes()).unwrap();
+                let mut bytes = [0; 1024];
+                while let Ok(count @ 1..) = stream.read(&mut bytes) {
+                    bytes[..count].make_ascii_uppercase();
+                    if stream.write_all(&bytes[..count]).is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+    });
+    address
+}
+
+/// Reads byte by byte until what came ends so, or nothing comes any more.
+fn read_until(stream: &mut TcpStream, end: &str) -> String {
+    let mut text = String::new();
+    let mut byte = [0];
+    while !text.ends_with(end) && matches!(stream.read(&mut byte), Ok(1)) {
+        text.push(char::from(byte[0]));
+    }
+    text
+}
+
+const CHAT: &str = "
+gateway:
+  listeners: [{name: main, address: '{listen}'}]
+  admin: '{admin}'
+  use: [stamp, counter]
+plugins:
+  stamp: {source: stamp.lua}
+  counter: {source: counter}
+projects:
+  - name: shop
+    hosts: ['*']
+    routes:
+      - {match: {prefix: /chat}, to: chat, upgrades: [websocket]}
+      - {match: {prefix: /plain}, to: chat}
+upstreams:
+  chat: {endpoints: ['CHAT']}
+";
+
+/// Streams bodies, and marks each chunk of the response.
+const COUNTER: &str = "
+local handler = { version = 'v2' }
+function handler:on_response_body()
+  local chunk = envoy.resp.get_body()
+  if chunk and #chunk > 0 then envoy.resp.set_body(chunk .. '!') end
+end
+return handler
+";
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_upgraded_connection_passes_plugins_that_stream() {
+    let text = CHAT.replace("CHAT", &shouting_upstream().to_string());
+    let files = [
+        ("stamp.lua", STAMP),
+        (
+            "counter/plugin.yaml",
+            "name: counter\nruntime: lua\nbody: stream\n",
+        ),
+        ("counter/main.lua", COUNTER),
+    ];
+    let gateway = Gateway::start_with(&text, &files, GatewayOptions::default()).unwrap();
+    let open = |path: &str| {
+        let mut stream = TcpStream::connect(gateway.address).unwrap();
+        stream.set_read_timeout(Some(SOON)).unwrap();
+        let head = format!(
+            "GET {path} HTTP/1.1\r\nhost: shop.test\r\nupgrade: websocket\r\nconnection: upgrade\r\n\
+             sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\nsec-websocket-version: 13\r\n\r\n"
+        );
+        stream.write_all(head.as_bytes()).unwrap();
+        let head = read_until(&mut stream, "\r\n\r\n");
+        (stream, head)
+    };
+    let (mut chat, head) = open("/chat");
+    assert!(head.starts_with("HTTP/1.1 101 "), "{head}");
+    for word in ["one", "two"] {
+        chat.write_all(word.as_bytes()).unwrap();
+        let told = read_until(&mut chat, "!");
+        assert_eq!(told, format!("{}!", word.to_uppercase()));
+    }
+    // A change does not end it.
+    gateway
+        .update(&text.replace("match: {prefix: /plain}", "match: {prefix: /other}"))
+        .unwrap();
+    chat.write_all(b"three").unwrap();
+    assert_eq!(read_until(&mut chat, "!"), "THREE!");
+    let (_, head) = open("/other");
+    assert!(head.starts_with("HTTP/1.1 403 "), "{head}");
+    drop(chat);
+    gateway.stop().unwrap();
 }

@@ -13,7 +13,7 @@ use serde::Deserialize;
 
 pub(crate) use text::{
     Address, Duration, HeaderName, HostPattern, IpAddress, Method, Name, Number, Path, PluginName,
-    Regex, Size, Text,
+    Regex, Size, Text, Upgrade,
 };
 
 /// Outrider's configuration: one gateway, its plugins, projects and upstreams.
@@ -441,6 +441,12 @@ pub(crate) struct Route {
     /// When a request is sent again.
     #[serde(default)]
     pub(crate) retries: Field<Retries>,
+    /// Protocols that requests of this route may change to, as their `upgrade` header names them: `websocket`; over
+    /// HTTP/1.1, and to upstreams that speak it. The bytes of both directions pass the plugins as bodies: a plugin that
+    /// reads bodies whole cannot be in force here. Such a stream has no `timeout`, and ends after 5 minutes without a byte.
+    /// Default: none, and requests to upgrade are answered with 403.
+    #[serde(default)]
+    pub(crate) upgrades: Field<Vec<Field<Upgrade>>>,
     /// Plugins of this route.
     #[serde(default, rename = "use")]
     pub(crate) uses: Field<Vec<Field<Shape<PluginName, Use>>>>,

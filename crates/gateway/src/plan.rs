@@ -223,6 +223,9 @@ pub struct Forward {
     pub timeout: Option<u64>,
     /// When it is sent again.
     pub retries: Option<Retries>,
+    /// Protocols that it may change to, in lower case.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub upgrades: Vec<String>,
 }
 
 /// Each with its parts named.

@@ -24,6 +24,8 @@ pub(super) struct Route {
     pub(super) location: Location,
     pub(super) matches: Option<Match>,
     pub(super) action: Option<Action>,
+    /// Where it says that requests may be upgraded.
+    pub(super) upgrades: Option<(Origin, Location)>,
     pub(super) uses: Vec<Use>,
 }
 

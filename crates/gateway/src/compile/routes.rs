@@ -34,6 +34,10 @@ pub(super) fn build(
     Route {
         action: action(context, origin, *location, &what, route, upstreams),
         uses: scopes::read_uses(context, origin, &route.uses),
+        upgrades: route
+            .upgrades
+            .location()
+            .map(|location| (origin.clone(), location)),
         name,
         location: place,
         matches,
@@ -176,6 +180,7 @@ fn action(
             ("rewrite_prefix", route.rewrite_prefix.location()),
             ("timeout", route.timeout.location()),
             ("retries", route.retries.location()),
+            ("upgrades", route.upgrades.location()),
         ] {
             if let Some(location) = location
                 && !(route.redirect.is_missing() && route.respond.is_missing())
@@ -196,6 +201,7 @@ fn action(
         .retries
         .get()
         .and_then(|retries| self::retries(context, origin, retries));
+    let upgrades = upgrades(context, origin, &route.upgrades);
     let targets = route
         .to
         .get()
@@ -214,11 +220,44 @@ fn action(
             rewrite_prefix: route.rewrite_prefix.value().map(|path| path.0.clone()),
             timeout: route.timeout.value().map(|timeout| timeout.0),
             retries,
+            upgrades,
         }));
     }
     redirect
         .map(Action::Redirect)
         .or(respond.map(Action::Respond))
+}
+
+fn upgrades(
+    context: &mut Context<'_>,
+    origin: &Origin,
+    field: &Field<Vec<Field<text::Upgrade>>>,
+) -> Vec<String> {
+    let mut names: Vec<String> = Vec::new();
+    let Some(list) = field.get() else {
+        return names;
+    };
+    if list.value.is_empty() {
+        context.problem(
+            origin,
+            list.location,
+            "this list of upgrades is empty",
+            "name a protocol, like `websocket`, or remove the key",
+        );
+    }
+    for name in list.value.iter().filter_map(Field::get) {
+        if names.contains(&name.value.0) {
+            context.problem(
+                origin,
+                name.location,
+                format!("the upgrade `{}` is listed twice", name.value.0),
+                "keep one of the two",
+            );
+        } else {
+            names.push(name.value.0.clone());
+        }
+    }
+    names
 }
 
 /// Only a path or its beginning can be replaced: a regular expression says no place.

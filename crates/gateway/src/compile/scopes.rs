@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use outrider_plugin_formats::{
-    FORMAT, FilterConfig, PluginEntry, RouteConfig, RoutePlugin, Runtime,
+    BodyMode, FORMAT, FilterConfig, PluginEntry, PluginSource, RouteConfig, RoutePlugin, Runtime,
 };
 use outrider_yaml::{Field, Located, Location, Node, PathSegment, Shape, Value as Tree};
 use serde_json::Value;
@@ -197,7 +197,7 @@ impl Scopes<'_, '_> {
         let mut whole = true;
         let mut built = Vec::new();
         for route in routes {
-            let mut route_changes = BTreeMap::new();
+            let mut route_changes: BTreeMap<String, Change> = BTreeMap::new();
             for item in &route.uses {
                 let in_project = states.get(&item.plugin);
                 let wider = in_project.or_else(|| gateway.get(&item.plugin));
@@ -219,6 +219,15 @@ impl Scopes<'_, '_> {
                     patch,
                 };
                 route_changes.insert(item.plugin.clone(), change);
+            }
+            if let Some((origin, location)) = &route.upgrades {
+                let is_on = |name: &String| {
+                    let narrow = route_changes.get(name).or_else(|| changes.get(name));
+                    let switch = narrow.map(|change| change.switch);
+                    let wide = || gateway.get(name).map(|state| state.switch);
+                    switch.or_else(wide) == Some(Switch::On)
+                };
+                self.check_upgrades(origin, *location, &route.name, &is_on);
             }
             let filter = if route_changes.is_empty() {
                 None
@@ -268,6 +277,38 @@ impl Scopes<'_, '_> {
         State {
             switch: item.switch,
             config,
+        }
+    }
+
+    /// Tells of plugins that read bodies whole on a route whose requests may be upgraded: they would wait for the
+    /// connection's end.
+    fn check_upgrades(
+        &mut self,
+        origin: &Origin,
+        location: Location,
+        route: &str,
+        is_on: &dyn Fn(&String) -> bool,
+    ) {
+        let plugins = self.plugins;
+        for (name, declared) in plugins.iter().filter(|(name, _)| is_on(name)) {
+            let Some(loaded) = &declared.loaded else {
+                continue;
+            };
+            let Some(what) = whole_bodies(&loaded.entry) else {
+                continue;
+            };
+            self.context.problem(
+                origin,
+                location,
+                format!(
+                    "the plugin `{name}` reads {what} whole, and requests of the route `{route}` may be upgraded: it would \
+                     wait for the end of the connection"
+                ),
+                format!(
+                    "turn it off here (`use: [{{plugin: {name}, enabled: false}}]`), or let it stream (`body: stream` in its \
+                     plugin.yaml)"
+                ),
+            );
         }
     }
 
@@ -408,6 +449,23 @@ impl Scopes<'_, '_> {
 
 fn find<'u>(uses: &'u [Use], item: &Use) -> Option<&'u Use> {
     uses.iter().find(|other| other.plugin == item.plugin)
+}
+
+/// Which bodies a plugin reads whole, as far as its text tells. What a Wasm guest holds back is its own decision, at run time.
+fn whole_bodies(entry: &PluginEntry) -> Option<&'static str> {
+    let PluginSource::Inline(files) = &entry.source else {
+        return None;
+    };
+    let has = |word: &str| files.values().any(|text| text.contains(word));
+    let request = entry.body.request() == BodyMode::Whole && has("on_request_body");
+    let response = entry.body.response() == BodyMode::Whole && has("on_response_body");
+    match (request, response) {
+        (true, true) => Some("bodies"),
+        (true, false) => Some("request bodies"),
+        (false, true) => Some("response bodies"),
+        // A script for Envoy's Lua filter.
+        (false, false) => has(":body(").then_some("bodies"),
+    }
 }
 
 /// The configuration that is in force at an item.

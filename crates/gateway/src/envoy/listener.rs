@@ -108,6 +108,15 @@ fn connection_manager(plan: &Plan, listener: &Listener, routes: &Routes<'_>) -> 
     }
     set("http_protocol_options", http1);
     set("http2_protocol_options", downstream_http2_options(plan));
+    // Routes turn on what they allow, and a listener has to know the names. The usual one is always there, or the first route
+    // with it would replace the listener.
+    let mut names = route::upgrades(plan);
+    names.insert("websocket");
+    let upgrades = names.into_iter();
+    let upgrades: Vec<Value> = upgrades
+        .map(|name| json!({ "upgrade_type": name, "enabled": false }))
+        .collect();
+    set("upgrade_configs", upgrades.into());
     if let Some(log) = &plan.access_log {
         set("access_log", json!([access_log(log)]));
     }

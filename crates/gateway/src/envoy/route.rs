@@ -169,6 +169,19 @@ fn cookie(condition: &Condition) -> Value {
     cookie
 }
 
+/// Protocols that any route may change to.
+pub(super) fn upgrades(plan: &Plan) -> BTreeSet<&str> {
+    let routes = plan.projects.iter().flat_map(|project| &project.routes);
+    routes
+        .filter_map(|route| match &route.action {
+            Action::Forward(action) => Some(&action.upgrades),
+            Action::Redirect(_) | Action::Respond(_) => None,
+        })
+        .flatten()
+        .map(String::as_str)
+        .collect()
+}
+
 fn forward(action: &Forward, path: &PathMatch, hashing: &BTreeSet<&str>) -> Value {
     let mut object = Map::new();
     let mut set = |key: &str, value: Value| {
@@ -193,6 +206,11 @@ fn forward(action: &Forward, path: &PathMatch, hashing: &BTreeSet<&str>) -> Valu
     }
     if let Some(retries) = &action.retries {
         set("retry_policy", self::retries(retries));
+    }
+    if !action.upgrades.is_empty() {
+        let of = |name: &String| json!({ "upgrade_type": name, "enabled": true });
+        let upgrades: Vec<Value> = action.upgrades.iter().map(of).collect();
+        set("upgrade_configs", upgrades.into());
     }
     if action
         .to

@@ -77,6 +77,8 @@ text_types! {
     Regex(String) = regex, "a string", {"type": "string", "format": "regex"};
     /// A method, in capitals.
     Method(String) = method, "a method, like `GET`", {"type": "string", "pattern": "^[A-Z][A-Z-]*$"};
+    /// The name of a protocol to upgrade to, in lower case.
+    Upgrade(String) = upgrade, "the name of a protocol, like `websocket`", {"type": "string", "examples": ["websocket"]};
     /// A header's name in lower case.
     HeaderName(String) = header_name, "a header's name", {"type": "string", "pattern": "^[A-Za-z0-9!#$%&'*+.^_`|~-]+$"};
     /// A host, or a pattern of hosts, in lower case.
@@ -233,6 +235,23 @@ fn regex(text: &str) -> Result<String, String> {
         }
         Err(why) => Err(format!("`{text}` is no usable regular expression: {why}")),
     }
+}
+
+fn upgrade(text: &str) -> Result<String, String> {
+    let name = text.to_ascii_lowercase();
+    if ["connect", "connect-udp", "h2c"].contains(&&*name) || name.starts_with("tls") {
+        return Err(format!(
+            "Outrider does not upgrade connections to `{text}`; write `websocket`, or another protocol of HTTP/1.1's \
+             `upgrade` header"
+        ));
+    }
+    let is_token = |letter: char| letter.is_ascii_alphanumeric() || "-._/".contains(letter);
+    if name.is_empty() || !name.chars().all(is_token) {
+        return Err(format!(
+            "`{text}` is not the name of a protocol; write it as in the `upgrade` header, like `websocket`"
+        ));
+    }
+    Ok(name)
 }
 
 fn method(text: &str) -> Result<String, String> {
