@@ -13,6 +13,7 @@ use outrider_plugin_api::{
     ConfiguredPlugin, Interest, LoadError, MetricKind, Metrics, Plugin, PluginStatus, ScopedConfig,
 };
 use outrider_vm_pool::{ShareAccount, drop_later, start_drop_queue, start_makers};
+use serde_json::{Map, Value};
 
 use crate::code::Code;
 use crate::configured::WasmConfigured;
@@ -207,8 +208,13 @@ impl Drop for WasmPlugin {
     }
 }
 
-/// What the guest reads: the document as it is, or, where it is one text, that text.
+/// The bytes of the plugin configuration that the guest reads: the JSON document; of a JSON string, its text;
+/// none at all for an empty mapping, which is what a plugin without `config` has. Envoy's Wasm filter passes a
+/// configuration of size 0 where it has no `configuration`, and guests tell that from `{}`.
 fn text_of(effective: &str) -> Arc<[u8]> {
+    if serde_json::from_str::<Map<String, Value>>(effective).is_ok_and(|map| map.is_empty()) {
+        return Arc::default();
+    }
     match serde_json::from_str::<String>(effective) {
         Ok(text) => text.into_bytes().into(),
         Err(_) => effective.as_bytes().into(),

@@ -210,6 +210,27 @@ fn host_functions_are_closed_while_a_guest_starts() {
 }
 
 #[test]
+fn empty_configuration_has_size_zero() {
+    let body = r#"
+      (data (i32.const 100) "size ?")
+      (func (export "proxy_on_configure") (param i32 i32) (result i32)
+        (i32.store8 (i32.const 105) (i32.add (i32.const 48) (local.get 1)))
+        (call $say (i32.const 100) (i32.const 6))
+        (drop (call $buffer (i32.const 7) (i32.const 0) (i32.const 99) (i32.const 0) (i32.const 4)))
+        (call $say_given)
+        (i32.const 1))"#;
+    for (config, size, text) in [
+        ("{}", "size 0", ""),
+        (r#""""#, "size 0", ""),
+        (r#""{}""#, "size 2", "{}"),
+        (r#"{"a":1}"#, "size 7", r#"{"a":1}"#),
+    ] {
+        let probe = load(source(&guest(body)), config).unwrap();
+        assert_eq!(probe.metrics.logs, [size, text], "{config}");
+    }
+}
+
+#[test]
 fn a_configuration_is_refused_with_what_the_guest_says() {
     let body = r#"
       (data (i32.const 100) "`realm` is missing")

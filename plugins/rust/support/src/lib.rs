@@ -17,6 +17,6 @@ pub use reply::reply;
 ///
 /// The error is one line for whoever wrote the configuration.
 pub fn configuration<T: DeserializeOwned>(bytes: Option<&[u8]>) -> Result<T, String> {
-    serde_json::from_slice(bytes.unwrap_or(b"{}"))
+    serde_json::from_slice(bytes.filter(|bytes| !bytes.is_empty()).unwrap_or(b"{}"))
         .map_err(|error| format!("configuration: {error}"))
 }

@@ -46,6 +46,7 @@ impl RootContext for Plugin {
     fn on_configure(&mut self, _size: usize) -> bool {
         let text = self
             .get_plugin_configuration()
+            .filter(|text| !text.is_empty())
             .unwrap_or_else(|| b"{}".to_vec());
         match serde_json::from_slice(&text) {
             Ok(config) => {
