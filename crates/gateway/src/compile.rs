@@ -10,6 +10,7 @@ mod conditions;
 mod files;
 mod gateway;
 mod grants;
+mod metadata;
 mod plugins;
 mod projects;
 mod routes;

@@ -401,6 +401,13 @@ pub(crate) struct Project {
     #[serde(default)]
     #[schemars(length(min = 1))]
     pub(crate) hosts: Field<Vec<Field<HostPattern>>>,
+    /// Metadata of its routes, by namespace and key, for plugins: in scripts of Envoy's Lua filter `handle:metadata()`
+    /// answers the namespace `envoy.filters.http.lua`. A route's own keys win.
+    #[serde(default)]
+    #[schemars(
+        with = "std::collections::BTreeMap<String, serde_json::Map<String, serde_json::Value>>"
+    )]
+    pub(crate) metadata: Field<Node>,
     /// Plugins that every request of the project passes, unless its route says otherwise.
     #[serde(default, rename = "use")]
     pub(crate) uses: Field<Vec<Field<Shape<PluginName, Use>>>>,
@@ -447,6 +454,12 @@ pub(crate) struct Route {
     /// Default: none, and requests to upgrade are answered with 403.
     #[serde(default)]
     pub(crate) upgrades: Field<Vec<Field<Upgrade>>>,
+    /// Its metadata, by namespace and key, for plugins, over its project's.
+    #[serde(default)]
+    #[schemars(
+        with = "std::collections::BTreeMap<String, serde_json::Map<String, serde_json::Value>>"
+    )]
+    pub(crate) metadata: Field<Node>,
     /// Plugins of this route.
     #[serde(default, rename = "use")]
     pub(crate) uses: Field<Vec<Field<Shape<PluginName, Use>>>>,

@@ -114,6 +114,9 @@ pub struct Project {
     pub hosts: Vec<String>,
     /// What differs from the gateway's scope on all of it.
     pub filter: Option<RouteConfig>,
+    /// Metadata by namespace; that of its routes has it, too.
+    #[serde(skip_serializing_if = "serde_json::Map::is_empty")]
+    pub metadata: serde_json::Map<String, serde_json::Value>,
     /// Plugins at its scope.
     #[serde(skip)]
     pub uses: Vec<Use>,
@@ -133,6 +136,9 @@ pub struct Route {
     pub action: Action,
     /// What differs from the gateway's scope, the project's part included; none: as in the project.
     pub filter: Option<RouteConfig>,
+    /// Metadata by namespace, the project's included.
+    #[serde(skip_serializing_if = "serde_json::Map::is_empty")]
+    pub metadata: serde_json::Map<String, serde_json::Value>,
     /// Plugins at its scope.
     #[serde(skip)]
     pub uses: Vec<Use>,

@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 
 use outrider_yaml::{Field, Location};
+use serde_json::{Map, Value};
 
 use super::files::Source;
 use super::upstreams::Upstreams;
-use super::{Context, Origin, routes, scopes, shadow};
+use super::{Context, Origin, metadata, routes, scopes, shadow};
 use crate::model;
 use crate::plan::{Action, Match, Use};
 
@@ -14,6 +15,7 @@ use crate::plan::{Action, Match, Use};
 pub(super) struct Project {
     pub(super) name: String,
     pub(super) hosts: Vec<String>,
+    pub(super) metadata: Map<String, Value>,
     pub(super) uses: Vec<Use>,
     pub(super) routes: Vec<Route>,
 }
@@ -26,6 +28,7 @@ pub(super) struct Route {
     pub(super) action: Option<Action>,
     /// Where it says that requests may be upgraded.
     pub(super) upgrades: Option<(Origin, Location)>,
+    pub(super) metadata: Map<String, Value>,
     pub(super) uses: Vec<Use>,
 }
 
@@ -92,6 +95,7 @@ fn one(
         format!("the project `{name}`")
     };
     let hosts = hosts(context, origin, taken, location, &what, project);
+    let metadata = metadata::read(context, origin, &project.metadata);
     let uses = scopes::read_uses(context, origin, &project.uses);
     let mut routes = Vec::new();
     if let Some(list) = context.required(origin, location, &what, "routes", &project.routes) {
@@ -127,6 +131,7 @@ fn one(
     Project {
         name,
         hosts,
+        metadata,
         uses,
         routes,
     }

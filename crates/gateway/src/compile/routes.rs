@@ -5,7 +5,7 @@ use outrider_yaml::{Entries, Field, Located, Location};
 use super::conditions::conditions;
 use super::projects::Route;
 use super::upstreams::Upstreams;
-use super::{Context, Origin, known_names, scopes};
+use super::{Context, Origin, known_names, metadata, scopes};
 use crate::model::{self, RetryOn, Scheme, Target, text};
 use crate::plan::{Action, Forward, Match, PathMatch, Redirect, Respond, Retries};
 
@@ -33,6 +33,7 @@ pub(super) fn build(
         .and_then(|matches| self::matches(context, origin, matches));
     Route {
         action: action(context, origin, *location, &what, route, upstreams),
+        metadata: metadata::read(context, origin, &route.metadata),
         uses: scopes::read_uses(context, origin, &route.uses),
         upgrades: route
             .upgrades

@@ -16,7 +16,7 @@ use super::gateway::Built;
 use super::plugins::{Loaded, Plugins};
 use super::projects;
 use super::schema_check::{Place, Violation};
-use super::{Context, Origin, known_names};
+use super::{Context, Origin, known_names, metadata};
 use crate::merge::{compose, merge};
 use crate::model;
 use crate::plan::{Project, Route, Switch, Use};
@@ -178,6 +178,7 @@ impl Scopes<'_, '_> {
         let projects::Project {
             name,
             hosts,
+            metadata,
             uses,
             routes,
         } = project;
@@ -247,6 +248,7 @@ impl Scopes<'_, '_> {
                     matches,
                     action,
                     filter,
+                    metadata: metadata::merged(&metadata, route.metadata),
                     uses: route.uses,
                 }),
                 _ => whole = false,
@@ -261,6 +263,7 @@ impl Scopes<'_, '_> {
             name,
             hosts,
             filter,
+            metadata,
             uses,
             routes: built,
         })

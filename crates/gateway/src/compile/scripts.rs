@@ -43,6 +43,7 @@ pub(super) fn warnings(
             }
             script.router_headers();
             script.filter_state();
+            script.claims();
         }
     }
     warnings
@@ -124,6 +125,25 @@ impl<'a> Script<'a> {
                     "the plugin `{plugin}` sets the filter state `{key}`, which steers Envoy itself, and may not"
                 ),
                 format!("add `{key}` to `plugins.{plugin}.allow.typed_filter_state`"),
+            );
+        }
+    }
+
+    /// Claims of a token are nested in the metadata of Envoy's filter, and Envoy shows modules no nested values.
+    fn claims(&mut self) {
+        let plugin = &self.entry.name;
+        for literal in self.literals.clone() {
+            if literal.text != "envoy.filters.http.jwt_authn" {
+                continue;
+            }
+            self.warn(
+                literal,
+                format!(
+                    "the plugin `{plugin}` names the metadata of `jwt_authn`, whose claims Envoy does not show to modules: \
+                     they are nested"
+                ),
+                "read headers that `claim_to_headers` of the `jwt_authn` provider sets; docs/envoy-lua.md says more"
+                    .to_owned(),
             );
         }
     }

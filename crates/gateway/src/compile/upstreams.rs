@@ -56,7 +56,7 @@ pub(super) fn build(context: &mut Context<'_>, sources: &[Source]) -> Upstreams 
             continue;
         };
         for (name, upstream) in &entries.0 {
-            if let Err(complaint) = text::name(&name.value) {
+            if let Err(complaint) = text::upstream_name(&name.value) {
                 let (message, mend) = complaint.split_once("; ").unwrap_or((&complaint, ""));
                 context.problem(origin, name.location, message, mend);
             }

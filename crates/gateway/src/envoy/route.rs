@@ -47,6 +47,9 @@ fn virtual_host(project: &Project, hashing: &BTreeSet<&str>) -> Value {
             filter::per_route(config),
         );
     }
+    if !project.metadata.is_empty() {
+        host.insert("metadata".to_owned(), metadata(&project.metadata));
+    }
     let mut routes = vec![only_slashes()];
     routes.extend((project.routes.iter()).map(|route| self::route(route, hashing)));
     host.insert("routes".to_owned(), routes.into());
@@ -83,7 +86,14 @@ fn route(route: &Route, hashing: &BTreeSet<&str>) -> Value {
     if let Some(config) = &route.filter {
         set("typed_per_filter_config", filter::per_route(config));
     }
+    if !route.metadata.is_empty() {
+        set("metadata", metadata(&route.metadata));
+    }
     Value::Object(object)
+}
+
+fn metadata(namespaces: &Map<String, Value>) -> Value {
+    json!({ "filter_metadata": namespaces })
 }
 
 fn matches(matches: &Match) -> Value {

@@ -179,6 +179,16 @@ pub(crate) fn name(text: &str) -> Result<String, String> {
     }
 }
 
+/// Checks an upstream's name, which may be one of Istio's: `outbound|80||reviews.shop.svc.cluster.local`.
+pub(crate) fn upstream_name(text: &str) -> Result<String, String> {
+    name(&text.replace('|', "-")).map(|_| text.to_owned()).map_err(|_| {
+        format!(
+            "`{text}` is no name of an upstream; use letters, digits, `-`, `_`, `.` and `|`, beginning with a letter or \
+             digit"
+        )
+    })
+}
+
 /// Checks a plugin's name.
 pub(crate) fn plugin_name(text: &str) -> Result<String, String> {
     let right = !text.is_empty()
