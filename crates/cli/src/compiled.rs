@@ -44,8 +44,8 @@ fn about(folder: &Path, lines: &[LoadLine]) -> Vec<String> {
         .collect()
 }
 
-/// Does work that may compile a module of `size` bytes; if it takes long, says of which plugin it is, and
-/// when it is done.
+/// Does work that may compile a module of `size` bytes, and starts its guest; if it takes long, says of which plugin it
+/// is, and when it is done.
 pub(crate) fn telling<T>(plugin: &str, size: usize, work: impl FnOnce() -> T) -> T {
     let begun = Instant::now();
     let (done, wait) = channel::<()>();
@@ -58,10 +58,13 @@ pub(crate) fn telling<T>(plugin: &str, size: usize, work: impl FnOnce() -> T) ->
             output::note(Styled(
                 DIM,
                 if was_told {
-                    format!("  still compiling plugin {plugin}: {}", seconds(begun))
+                    format!(
+                        "  still compiling plugin {plugin}, or starting its guest: {}",
+                        seconds(begun)
+                    )
                 } else {
                     format!(
-                        "compiling plugin {plugin} ({} MiB); the result is kept for the next time",
+                        "compiling plugin {plugin} ({} MiB), which is kept for the next time, and starting its guest",
                         tenths(size)
                     )
                 },
@@ -72,7 +75,7 @@ pub(crate) fn telling<T>(plugin: &str, size: usize, work: impl FnOnce() -> T) ->
         if was_told {
             output::note(Styled(
                 DIM,
-                format!("  compiled plugin {plugin} in {}", seconds(begun)),
+                format!("  plugin {plugin} is loaded after {}", seconds(begun)),
             ));
         }
     });
