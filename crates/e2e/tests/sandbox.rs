@@ -114,7 +114,7 @@ const ERRORS: &[(&str, &str)] = &[
     ),
     (
         "assert(load(function() return nil end, 'x', 'b')) and error('loaded')",
-        "loaded",
+        "attempt to load chunk with wrong mode",
     ),
     ("collectgarbage('stop')", "collectgarbage"),
     ("setmetatable('', {})", ""),

@@ -72,6 +72,10 @@ impl Permissions {
     /// Beginning of the keys of filter state that belong to the proxy.
     pub(crate) const PROXY_KEYS: &[u8] = b"envoy.";
 
+    /// Beginning of the keys of filter state in which the proxy's configuration copies dynamic metadata for plugins. No
+    /// plugin may write them: another one takes what is there for the proxy's word.
+    pub(crate) const COPIES: &[u8] = b"outrider.";
+
     /// Least time between two log lines about denials to one plugin, in milliseconds.
     const LOG_INTERVAL_MS: u64 = 10_000;
 
@@ -146,6 +150,9 @@ impl Permissions {
         key: &[u8],
         kind: FilterStateKind,
     ) -> Result<(), FilterStateError> {
+        if key.starts_with(Self::COPIES) {
+            return Err(FilterStateError::NotAllowed);
+        }
         let steers = kind == FilterStateKind::Typed || key.starts_with(Self::PROXY_KEYS);
         if steers && !self.typed_filter_state.has(key) {
             return Err(FilterStateError::NotAllowed);
@@ -283,6 +290,9 @@ mod tests {
         assert_eq!(some.set_filter_state(b"own", typed), Ok(()));
         assert_eq!(some.set_filter_state(sni, typed), denied);
         assert_eq!(all.set_filter_state(sni, typed), Ok(()));
+        // A copy of metadata is the proxy's word, whoever asks.
+        let copy = b"outrider.dynamic_metadata.envoy.filters.http.jwt_authn";
+        assert_eq!(all.set_filter_state(copy, bytes), denied);
     }
 
     #[test]

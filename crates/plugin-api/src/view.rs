@@ -975,7 +975,10 @@ impl<H: Host> Stream for View<'_, H> {
             .set_filter_state(key, kind)
             .inspect_err(|denied| {
                 // A runtime tries other keys as objects first, and stores bytes where that fails.
-                if key.starts_with(Permissions::PROXY_KEYS) {
+                if [Permissions::PROXY_KEYS, Permissions::COPIES]
+                    .iter()
+                    .any(|beginning| key.starts_with(beginning))
+                {
                     let key = String::from_utf8_lossy(key.get(..256).unwrap_or(key));
                     self.log_denial(&format!("filter state `{key}` {denied}"));
                 }

@@ -116,6 +116,10 @@ fn bootstrap(scripts: &[Script], echo: &Echo, calls: &Scripted, identities: &Ide
             if script.has(Setting::SetMetadata) {
                 insert(manager, set_metadata());
             }
+            if script.has(Setting::Claims) {
+                insert(manager, copy_of_claims());
+                insert(manager, claims());
+            }
             let chain =
                 &mut bootstrap["static_resources"]["listeners"][listener]["filter_chains"][0];
             if script.has(Setting::Tls) {
@@ -197,6 +201,35 @@ fn set_metadata() -> Value {
             ],
         },
     })
+}
+
+/// The namespace of `jwt_authn`.
+const CLAIMS: &str = "envoy.filters.http.jwt_authn";
+
+/// An HTTP filter that sets the metadata that `jwt_authn` sets.
+fn claims() -> Value {
+    json!({
+        "name": "claims",
+        "typed_config": {
+            "@type": "type.googleapis.com/envoy.extensions.filters.http.set_metadata.v3.Config",
+            "metadata": [{
+                "metadata_namespace": CLAIMS,
+                "value": { "jwt_payload": {
+                    "sub": "alice", "aud": ["one", "two"], "exp": 2_000_000_000, "nothing": null,
+                    "realm_access": { "roles": ["admin", "user"] },
+                } },
+            }],
+        },
+    })
+}
+
+/// The filter of docs/envoy-lua.md that copies what is nested, as the page has it.
+fn copy_of_claims() -> Value {
+    let page = outrider_e2e::root().join("crates/e2e/tests/envoy_lua/preface.md");
+    let page = std::fs::read_to_string(page).unwrap();
+    let (_, block) = page.split_once("<!-- filter -->\n```json\n").unwrap();
+    let (block, _) = block.split_once("```").unwrap();
+    serde_json::from_str(block).unwrap()
 }
 
 /// A network filter that sets metadata of the connection.

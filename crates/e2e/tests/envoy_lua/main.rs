@@ -18,8 +18,9 @@ mod script;
 
 use std::fmt::Write as _;
 
-use outrider_e2e::Scripted;
 use outrider_e2e::sides::Side;
+use outrider_e2e::{Gateway, GatewayOptions, Scripted};
+use outrider_lab::client::Request;
 use outrider_lab::echo::Echo;
 
 use both::Both;
@@ -86,4 +87,62 @@ async fn the_page_tells_every_function_of_envoys() {
         "docs/envoy-lua.md is not what the tests say; write it again with UPDATE_DOCS=1 cargo test -p \
          outrider-e2e --test envoy_lua"
     );
+}
+
+/// The files that a page shows after comments `<!-- file: PATH -->`.
+fn files_of(page: &str) -> Vec<(String, String)> {
+    let text = std::fs::read_to_string(outrider_e2e::root().join("docs").join(page)).unwrap();
+    text.split("<!-- file: ")
+        .skip(1)
+        .map(|part| {
+            let (path, rest) = part.split_once(" -->\n```").unwrap();
+            let (_, block) = rest.split_once('\n').unwrap();
+            let (block, _) = block.split_once("```").unwrap();
+            (path.to_owned(), block.to_owned())
+        })
+        .collect()
+}
+
+/// Starts the gateway of a page with its own addresses replaced.
+fn gateway_of(page: &str, echo: &Echo) -> Gateway {
+    let mut files = files_of(page);
+    let place = files.iter().position(|(path, _)| path == "outrider.yaml");
+    let (_, yaml) = files.remove(place.unwrap());
+    let listeners = "    - {name: main, address: 127.0.0.1:10000}\n";
+    assert!(yaml.contains(listeners), "{yaml}");
+    let yaml = yaml
+        .replace(
+            listeners,
+            "    - {name: main, address: '{listen}'}\n  admin: '{admin}'\n",
+        )
+        .replace("127.0.0.1:8080", &echo.address().to_string());
+    let files: Vec<(&str, &str)> = files
+        .iter()
+        .map(|(path, text)| (path.as_str(), text.as_str()))
+        .collect();
+    Gateway::start_with(&yaml, &files, GatewayOptions::default()).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn example_of_envoy_lua_page_runs() {
+    let echo = Echo::start("echo").await.unwrap();
+    let gateway = gateway_of("envoy-lua.md", &echo);
+    let response = gateway.send(Request::get("/")).await.unwrap();
+    let seen = response.json();
+    assert_eq!(seen["headers"]["x-greeting"][0], "hello");
+    assert_eq!(seen["headers"]["x-team"][0], "blue");
+    assert_eq!(response.headers.get("x-users"), Some("204"));
+    gateway.stop().unwrap();
+    echo.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn example_of_rider_page_runs() {
+    let echo = Echo::start("echo").await.unwrap();
+    let gateway = gateway_of("rider.md", &echo);
+    assert_eq!(gateway.send(Request::get("/")).await.unwrap().status, 200);
+    let refused = gateway.send(Request::get("/admin")).await.unwrap();
+    assert_eq!((refused.status, refused.text().as_str()), (403, "not here"));
+    gateway.stop().unwrap();
+    echo.stop().await;
 }

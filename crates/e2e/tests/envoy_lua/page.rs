@@ -142,7 +142,7 @@ const ROWS: &[Row] = &[
     (
         "dynamicMetadata",
         "get set __pairs",
-        "dynamic-metadata dynamic-metadata-foreign",
+        "dynamic-metadata dynamic-metadata-foreign metadata-claims",
         Shown,
     ),
     (
@@ -223,6 +223,8 @@ const GENERAL: &[&str] = &[
     "yield",
     "globals",
     "libraries",
+    "lua52",
+    "lua52-missing",
     "kept-handle",
 ];
 

@@ -29,6 +29,8 @@ pub(crate) enum Setting {
     Raw,
     /// Another filter sets dynamic metadata.
     SetMetadata,
+    /// Another filter sets metadata as `jwt_authn` does, and `set_filter_state` copies it.
+    Claims,
     /// A network filter sets metadata of the connection.
     ConnectionMetadata,
     VirtualCluster,
@@ -43,6 +45,7 @@ impl Setting {
             "mtls" => Self::MutualTls,
             "raw" => Self::Raw,
             "set-metadata" => Self::SetMetadata,
+            "claims" => Self::Claims,
             "connection-metadata" => Self::ConnectionMetadata,
             "virtual-cluster" => Self::VirtualCluster,
             _ => panic!("what is {name:?}?"),

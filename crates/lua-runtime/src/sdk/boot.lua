@@ -12,7 +12,7 @@ local envoy = { req = {}, resp = {}, stream = {}, streaminfo = {} }
 sources["=sdk/headers.lua"](core, envoy)
 local body = sources["=sdk/body.lua"](core, wait, envoy)
 local stream = sources["=sdk/stream.lua"](core, envoy)
-sources["=sdk/metadata.lua"](core, envoy)
+sources["=sdk/metadata.lua"](core, envoy, json)
 local metric = sources["=sdk/metric.lua"](core, envoy)
 sources["=sdk/crypto.lua"](core, envoy)
 sources["=sdk/time.lua"](core, envoy)
@@ -84,7 +84,8 @@ local function seal()
     setmetatable(globals, { __newindex = refuse_global, __metatable = false })
 end
 
-local plugin = sources["=sdk/plugin.lua"](core, body, config, metric, sandbox, envoy_filter, load_text, seal)
+local plugin = sources["=sdk/plugin.lua"](core, body, config, metric, sandbox, strings, envoy_filter, load_text,
+    seal)
 
 return {
     plugin.load,

@@ -9,7 +9,7 @@ local type, error, pairs, next = type, error, pairs, next
 local object, to_string, each, never = filter.object, filter.to_string, filter.each, filter.never
 local get_metadata, set_metadata = envoy.metadata.get, envoy.metadata.set
 local metadata_keys, metadata_namespaces = envoy.metadata.keys, envoy.metadata.namespaces
-local config, json_null = envoy.config, envoy.json.null
+local config, json_null, log_warning = envoy.config, envoy.json.null, envoy.logWarn
 local host_index = host.stream_index
 
 -- Tables written to dynamic metadata, by stream, filter and key: Envoy takes them from modules, but
@@ -50,6 +50,32 @@ local function tables_of(namespace, make)
     return own[namespace]
 end
 
+-- A value of the copy that `envoy.metadata.get` reads: a null is nil here.
+local function without_nulls(value)
+    if type(value) ~= "table" then
+        return value
+    end
+    local made = {}
+    for name, member in next, value do
+        if member ~= json_null then
+            made[name] = without_nulls(member)
+        end
+    end
+    return made
+end
+
+-- Says once for a VM, of each key, that its value is hidden.
+local told, tellings = {}, 0
+local function hidden(namespace, key)
+    local name = namespace .. "." .. key
+    if told[name] or tellings >= 100 then
+        return
+    end
+    told[name], tellings = true, tellings + 1
+    log_warning("the dynamic metadata " .. name .. " is nil here: it is nested, and Envoy does not show nested values "
+        .. "to modules. Have a filter before this one copy it: see \"Nested metadata\" in docs/envoy-lua.md")
+end
+
 local function dynamic_table(namespace)
     local keys = metadata_keys(namespace)
     if #keys == 0 then
@@ -62,7 +88,11 @@ local function dynamic_table(namespace)
         local value = get_metadata(namespace, key)
         local own = tables and tables[key]
         if own ~= nil and (value == nil or type(value) == "table") then
-            value = copy(own)
+            value = own ~= json_null and copy(own) or nil
+        elseif type(value) == "table" then
+            value = without_nulls(value)
+        elseif value == nil then
+            hidden(namespace, key)
         end
         made[key] = value
     end
@@ -113,7 +143,7 @@ function Dynamic.set(_, name, key, value)
     end
     check_value(value, 3)
     set_metadata(name, key, value == nil and json_null or value)
-    tables_of(name, true)[key] = copy(value)
+    tables_of(name, true)[key] = value == nil and json_null or copy(value)
 end
 
 local dynamic_metadata = object(Dynamic, function()

@@ -1,9 +1,10 @@
 -- Metadata, filter state, and the choice of the upstream's endpoint.
-local core, envoy = ...
+local core, envoy, json = ...
 local call, host, text = core.call, core.host, core.text
 local fail, expect, to_text = core.fail, core.expect, core.to_text
 local encode_json, read_tape = core.encode_json, core.read_tape
 local type, error = type, error
+local decode_json = json.decode
 local host_metadata, host_set_metadata = host.metadata, host.set_metadata
 local host_metadata_list, host_metadata_names = host.metadata_list, host.metadata_names
 local host_set_metadata_json = host.set_metadata_json
@@ -95,6 +96,19 @@ local function source_number(source)
     return number
 end
 
+-- Envoy shows modules no nested values of metadata. Its filter `set_filter_state`, before this one, can write a copy of a
+-- namespace of dynamic metadata as JSON, which modules see. Plugins may not write keys that begin with `outrider.`.
+local COPY = "outrider.dynamic_metadata."
+
+local function copy_of(namespace)
+    local key = COPY .. namespace
+    if host_filter_state(call, key, #key) ~= 1 then
+        return nil
+    end
+    local copy = decode_json(text(call.data, call.length))
+    return type(copy) == "table" and copy or nil
+end
+
 envoy.metadata = {}
 
 function envoy.metadata.get(namespace, key, source)
@@ -106,8 +120,13 @@ function envoy.metadata.get(namespace, key, source)
     end
     local number = source_number(source)
     local value = read_metadata(number, key, namespace)
-    if value == nil and host_metadata_list(call, number, namespace, #namespace, key, #key) == 1 then
-        return read_tape()
+    if value == nil then
+        if host_metadata_list(call, number, namespace, #namespace, key, #key) == 1 then
+            return read_tape()
+        elseif number == 1 then
+            local copy = copy_of(namespace)
+            return copy and copy[key]
+        end
     end
     return value
 end

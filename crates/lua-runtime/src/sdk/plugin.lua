@@ -1,5 +1,5 @@
 -- Loads the plugin's files and finds its handlers; checks and takes in configurations.
-local core, body, config, metric, sandbox, envoy_filter, load_text, seal = ...
+local core, body, config, metric, sandbox, strings, envoy_filter, load_text, seal = ...
 local call, host, text = core.call, core.host, core.text
 local type, error, pcall, pairs, ipairs, tostring = type, error, pcall, pairs, ipairs, tostring
 local gsub, gmatch, find, concat = string.gsub, string.gmatch, string.find, table.concat
@@ -66,6 +66,12 @@ modules["rider.config"] = rider_config
 modules["rider.v2.config"] = rider_config
 modules["rider.json_validator"] = rider_validator
 
+-- What `require` answers for LuaJIT's own libraries, where the plugin has no file of that name: the sandbox's tables.
+local libraries = { ["table.new"] = strings.new_table, ["table.clear"] = strings.clear_table }
+for _, name in ipairs({ "bit", "coroutine", "math", "os", "string", "table" }) do
+    libraries[name] = sandbox[name]
+end
+
 local function file_of(name)
     if host_file(call, name, #name) == 1 then
         return text(call.data, call.length)
@@ -114,9 +120,14 @@ function sandbox.require(name)
             return value
         end
     end
+    local library = libraries[name]
+    if library then
+        modules[name] = library
+        return library
+    end
     error("module " .. name .. " not found: the plugin has neither " .. path .. ".lua nor " .. path
-        .. "/init.lua, and rider, rider.v2, rider.config and rider.json_validator are the only "
-        .. "others", 2)
+        .. "/init.lua; beside its own files there are rider, rider.v2, rider.config, "
+        .. "rider.json_validator, bit, coroutine, math, os, string, table, table.new and table.clear", 2)
 end
 
 local NAMES = {

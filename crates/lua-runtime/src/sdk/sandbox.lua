@@ -58,7 +58,8 @@ globals.table = copy(table, { "maxn", "remove" })
 for _, name in ipairs({ "find", "format", "gmatch", "gsub", "lower", "match", "rep", "reverse", "upper" }) do
     globals.string[name] = strings[name]
 end
-for _, name in ipairs({ "concat", "insert", "sort" }) do
+globals.table.unpack = unpack
+for _, name in ipairs({ "concat", "getn", "insert", "move", "pack", "sort" }) do
     globals.table[name] = strings[name]
 end
 
@@ -115,7 +116,10 @@ function globals.coroutine.yield(...)
 end
 
 -- Text only: bytecode could break the VM. `load_text` (chunks.rs) ends with the time budget of the call.
-function globals.load(chunk, name, _, environment)
+function globals.load(chunk, name, mode, environment)
+    if type(mode) == "string" and not strings.find(mode, "t", 1, true) then
+        return nil, "attempt to load chunk with wrong mode"
+    end
     if type(chunk) == "function" then
         -- Not from within the compiler, where one load in another takes much of the worker's own stack.
         local pieces, used = {}, 0

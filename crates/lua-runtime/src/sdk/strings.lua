@@ -7,7 +7,7 @@
 local core = ...
 local call, host, text = core.call, core.host, core.text
 local type, error, tostring, tonumber, pcall = type, error, tostring, tonumber, pcall
-local rawget, rawset = rawget, rawset
+local rawget, rawset, rawequal, next = rawget, rawset, rawequal, next
 local sub, byte, match, rep = string.sub, string.byte, string.match, string.rep
 local lower, upper, reverse = string.lower, string.upper, string.reverse
 local concat, insert, floor, ceil = table.concat, table.insert, math.floor, math.ceil
@@ -513,6 +513,55 @@ function strings.insert(list, ...)
         end
     end
     return insert(list, ...)
+end
+
+-- Functions of LuaJIT's `table` that plain Lua 5.1 does not have. `move` is a loop here, which the time budget ends.
+function strings.move(from, first, last, place, to)
+    if type(from) ~= "table" then
+        wrong_kind(1, "table", from)
+    end
+    first, last, place = to_integer(first, 2), to_integer(last, 3), to_integer(place, 4)
+    if to == nil then
+        to = from
+    elseif type(to) ~= "table" then
+        wrong_kind(5, "table", to)
+    end
+    local distance = place - first
+    if place > last or place <= first or not rawequal(from, to) then
+        for index = first, last do
+            to[index + distance] = from[index]
+        end
+    else
+        for index = last, first, -1 do
+            to[index + distance] = from[index]
+        end
+    end
+    return to
+end
+
+function strings.pack(...)
+    return { n = select("#", ...), ... }
+end
+
+function strings.getn(list)
+    if type(list) ~= "table" then
+        wrong_kind(1, "table", list)
+    end
+    return #list
+end
+
+-- LuaJIT's modules `table.new`, whose sizes are only hints, and `table.clear`.
+function strings.new_table()
+    return {}
+end
+
+function strings.clear_table(list)
+    if type(list) ~= "table" then
+        wrong_kind(1, "table", list)
+    end
+    for key in next, list do
+        rawset(list, key, nil)
+    end
 end
 
 -- Whether the directive of a format for the argument of this number is `%q`.

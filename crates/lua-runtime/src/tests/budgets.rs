@@ -486,6 +486,91 @@ fn insertion_shifts_short_and_long_lists_and_refuses_positions_out_of_bounds() {
     logs_checked(text);
 }
 
+#[test]
+fn functions_of_lua_52_do_as_luajit_has_them() {
+    let text = r#"
+        local function fails(says, ...)
+            local done, problem = pcall(...)
+            assert(not done and problem:find(says), tostring(problem))
+        end
+        local function joined(list) return table.concat(list, ",") end
+        return { on_request_header = function()
+            assert(select('#', table.unpack({ 1, nil, 3 }, 1, 3)) == 3 and table.unpack == unpack)
+            local packed = table.pack(nil, 2, nil)
+            assert(packed.n == 3 and packed[2] == 2 and packed[1] == nil and table.pack().n == 0)
+            assert(table.getn({ 1, 2 }) == 2)
+            assert(joined(table.move({ 1, 2, 3 }, 1, 3, 2)) == "1,1,2,3")
+            assert(joined(table.move({ 1, 2, 3 }, 2, 3, 1)) == "2,3,3")
+            assert(joined(table.move({ 1, 2, 3 }, 1, 3, 3, { 7, 8 })) == "7,8,1,2,3")
+            assert(joined(table.move({ 1, 2, 3 }, 1, 0, 2)) == "1,2,3")
+            local target = {}
+            assert(table.move({ 5 }, 1, 1, 1, target) == target and target[1] == 5)
+            local seen = setmetatable({}, { __newindex = function(list, key, value) rawset(list, key, -value) end })
+            assert(joined(table.move({ 1, 2 }, 1, 2, 1, seen)) == "-1,-2")
+            fails("main.lua:%d+: bad argument #1 to 'move' %(table expected, got nil%)", function() table.move() end)
+            fails("main.lua:%d+: bad argument #5 to 'move'", function() table.move({}, 1, 1, 1, 1) end)
+            fails("main.lua:%d+: bad argument #3 to 'move'", function() table.move({}, 1, {}, 1) end)
+            fails("main.lua:%d+: bad argument #1 to 'getn'", function() table.getn("x") end)
+            local clear, new = require("table.clear"), require("table.new")
+            local list = new(1e9, 1e9)
+            for i = 1, 100 do list[i], list["k" .. i] = i, i end
+            clear(list)
+            assert(next(list) == nil)
+            fails("table expected", clear, "x")
+            for _, name in ipairs({ "bit", "coroutine", "math", "os", "string", "table" }) do
+                assert(require(name) == _G[name] and require(name) ~= nil, name)
+            end
+            assert(load("return 7", "x", "t")() == 7 and load("return 7", "x", "bt")() == 7)
+            local chunk, problem = load("return 7", "x", "b")
+            assert(chunk == nil and problem == "attempt to load chunk with wrong mode", problem)
+            envoy.logInfo("checked")
+        end }
+    "#;
+    logs_checked(text);
+}
+
+/// Each would take seconds, or gigabytes.
+#[test]
+fn functions_of_lua_52_end_with_their_budgets() {
+    for (work, cause) in [
+        ("table.move({}, 1, 1e9, 2)", Cause::Time),
+        ("table.move({}, 1, 1e9, 1, {})", Cause::Time),
+        (
+            "table.move({ 1 }, 1, 1e9, 1, setmetatable({}, { __newindex = function() end }))",
+            Cause::Time,
+        ),
+        (
+            "table.move(setmetatable({}, { __index = function() return 1 end }), 1, 1e9, 1, {})",
+            Cause::Memory,
+        ),
+        (
+            "while true do table.pack(table.unpack({}, 1, 5000)) end",
+            Cause::Time,
+        ),
+        (
+            "local kept = {} while true do kept[#kept + 1] = table.pack(table.unpack({}, 1, 5000)) end",
+            Cause::Memory,
+        ),
+        (
+            "local clear = require('table.clear') while true do clear({ 1, 2, 3 }) end",
+            Cause::Time,
+        ),
+    ] {
+        let run = if cause == Cause::Time {
+            format!("while true do pcall(function() {work} end) end")
+        } else {
+            work.to_owned()
+        };
+        let text = format!("return {{ on_request_header = function() {run} end }}");
+        let mut source = source(&[("main.lua", &text)]);
+        source.time_budget =
+            Duration::from_millis(if cause == Cause::Memory { 20_000 } else { 100 });
+        let probe = probe_with(source, "{}");
+        let fault = probe.request(&mut FakeStream::new()).unwrap_err();
+        assert_eq!(fault.cause, cause, "{work}: {}", fault.message);
+    }
+}
+
 /// Functions that LuaJIT has in C work on long texts and lists in parts: results and messages stay the same.
 #[test]
 fn long_texts_and_lists_are_converted_as_short_ones_are() {

@@ -139,11 +139,12 @@ local function list(path, members, found)
 end
 
 -- Those that stand for LuaJIT's own, too.
+local OF_TABLES = { sort = true, insert = true, move = true, pack = true, getn = true, new_table = true, clear_table = true }
 function sdk_functions()
     local found = {}
     list("envoy", envoy, found)
     for name, member in pairs(strings) do
-        found[((name == "sort" or name == "insert") and "table." or "string.") .. name] = member
+        found[(OF_TABLES[name] and "table." or "string.") .. name] = member
     end
     return found
 end
