@@ -407,8 +407,9 @@ fn shouting_upstream() -> std::net::SocketAddr {
                 stream.write_all(answer.as_bytes()).unwrap();
                 let mut bytes = [0; 1024];
                 while let Ok(count @ 1..) = stream.read(&mut bytes) {
-                    bytes[..count].make_ascii_uppercase();
-                    if stream.write_all(&bytes[..count]).is_err() {
+                    let came = bytes.get_mut(..count).unwrap();
+                    came.make_ascii_uppercase();
+                    if stream.write_all(came).is_err() {
                         return;
                     }
                 }
@@ -423,7 +424,7 @@ fn read_until(stream: &mut TcpStream, end: &str) -> String {
     let mut text = String::new();
     let mut byte = [0];
     while !text.ends_with(end) && matches!(stream.read(&mut byte), Ok(1)) {
-        text.push(char::from(byte[0]));
+        text.extend(byte.map(char::from));
     }
     text
 }
