@@ -294,6 +294,116 @@ upstreams:
     well.stop().await;
 }
 
+const FORWARDED: &str = "
+gateway:
+  listeners: [{name: main, address: '{listen}'}]
+  admin: '{admin}'
+  workers: 1
+  trusted_hops: 1
+  use: [client]
+plugins:
+  client: {source: client.lua}
+projects:
+  - name: shop
+    hosts: ['*']
+    routes:
+      - {match: {prefix: /hash}, to: ring, hash: [{header: x-user}, {cookie: session}, {query: user}]}
+      - {match: {prefix: /mirror}, to: one, mirror: {upstream: shadow}}
+      - {match: {prefix: /half}, to: half}
+      - {match: {prefix: /}, to: one}
+upstreams:
+  ring: {endpoints: ['ONE', 'TWO'], load_balancing: maglev}
+  one: {endpoints: ['ONE']}
+  shadow: {endpoints: ['TWO']}
+  half:
+    endpoints: ['ONE', 'BAD']
+    outlier_detection: {consecutive_5xx: 2, base_ejection_time: 60s, max_ejection_percent: 50}
+";
+
+const CLIENT: &str = "
+local handler = { version = 'v2' }
+function handler:on_response_header()
+  envoy.resp.set_header('x-client', envoy.streaminfo.downstream_remote_address())
+end
+return handler
+";
+
+/// Makes a request of a user.
+type Make = fn(u32) -> Request;
+
+/// Answers each request with 503.
+fn failing_upstream() -> std::net::SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            read_until(&mut stream, "\r\n\r\n");
+            let answer = "HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
+            stream.write_all(answer.as_bytes()).unwrap();
+        }
+    });
+    address
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn requests_go_where_the_route_says() {
+    let one = Echo::start("one").await.unwrap();
+    let two = Echo::start("two").await.unwrap();
+    let text = FORWARDED
+        .replace("ONE", &one.address().to_string())
+        .replace("TWO", &two.address().to_string())
+        .replace("BAD", &failing_upstream().to_string());
+    let files = [("client.lua", CLIENT)];
+    let gateway = Gateway::start_with(&text, &files, GatewayOptions::default()).unwrap();
+    let upstream_of = async |request: Request| {
+        let response = gateway
+            .send(request.header("x-echo-path", "/status/200"))
+            .await;
+        let response = response.unwrap();
+        response.headers.get("x-upstream").unwrap().to_owned()
+    };
+    // By header, by cookie, by query: the same value leads to the same machine, and some values to each.
+    let makes: [Make; 3] = [
+        |user| Request::get("/hash").header("x-user", &user.to_string()),
+        |user| Request::get("/hash").header("cookie", &format!("a=b; session=s{user}")),
+        |user| Request::get(&format!("/hash?user={user}")),
+    ];
+    for make in makes {
+        let mut seen = BTreeMap::new();
+        for user in 0..20 {
+            let first = upstream_of(make(user)).await;
+            for _ in 0..3 {
+                assert_eq!(upstream_of(make(user)).await, first);
+            }
+            *seen.entry(first).or_insert(0) += 1;
+        }
+        assert_eq!(seen.len(), 2, "{seen:?}");
+    }
+    two.forget_requests();
+    for number in 0..5 {
+        let request = Request::post("/mirror", format!("body {number}"));
+        assert_eq!(upstream_of(request).await, "one");
+    }
+    let mirrored = two.wait_for_requests(5, SOON).await.unwrap();
+    assert_eq!(mirrored.len(), 5);
+    // Of two machines the bad one is left out after two bad answers.
+    let mut bad = 0;
+    for _ in 0..40 {
+        let request = Request::get("/half").header("x-echo-path", "/status/200");
+        bad += usize::from(gateway.send(request).await.unwrap().status == 503);
+    }
+    assert_eq!(bad, 2);
+    // The proxy in front wrote the last entry.
+    let request = Request::get("/status/200").header("x-forwarded-for", "9.9.9.9, 8.8.8.8");
+    let response = gateway.send(request).await.unwrap();
+    let client = response.headers.get("x-client").unwrap();
+    assert!(client.starts_with("8.8.8.8"), "{client}");
+    gateway.stop().unwrap();
+    one.stop().await;
+    two.stop().await;
+}
+
 const LIMITED: &str = "
 gateway:
   listeners: [{name: main, address: '{listen}', http10_default_host: old.test}]

@@ -97,6 +97,7 @@ pub fn compile(path: &str, loader: &dyn Loader) -> Compiled {
             admin: gateway.admin,
             access_log: gateway.access_log,
             body_limit: gateway.body_limit,
+            trusted_hops: gateway.trusted_hops,
             workers: gateway.workers,
             filter: {
                 filter.callout_clusters = upstreams::callout_clusters(&filter, &upstreams.built);

@@ -71,6 +71,11 @@ pub(crate) struct Gateway {
     /// callouts either, and get none from callouts; HTTP/2 peers send no more of a stream that is held back. Default: `1MiB`.
     #[serde(default)]
     pub(crate) body_limit: Field<Size>,
+    /// How many proxies in front of the gateway are trusted, such as load balancers: the client's address is the entry of
+    /// `x-forwarded-for` that the outermost of them wrote, and what they say in `x-forwarded-proto` holds. They have to
+    /// append to `x-forwarded-for`, and nobody else may reach the gateway. Default: 0, the client is who connects.
+    #[serde(default)]
+    pub(crate) trusted_hops: Field<Number<0, 100>>,
     /// Envoy's worker threads. Default: one for each CPU.
     #[serde(default)]
     pub(crate) workers: Field<Number<1, 1024>>,
@@ -448,6 +453,14 @@ pub(crate) struct Route {
     /// When a request is sent again.
     #[serde(default)]
     pub(crate) retries: Field<Retries>,
+    /// A part of the requests is sent to another upstream, too, with `-shadow` after the host's name; its responses are
+    /// thrown away.
+    #[serde(default)]
+    pub(crate) mirror: Field<Mirror>,
+    /// What upstreams that balance by hash (`ring_hash`, `maglev`) choose a machine by: the first of these that a request
+    /// has. Default: the client's address.
+    #[serde(default)]
+    pub(crate) hash: Field<Vec<Field<HashKey>>>,
     /// Protocols that requests of this route may change to, as their `upgrade` header names them: `websocket`; over
     /// HTTP/1.1, and to upstreams that speak it. The bytes of both directions pass the plugins as bodies: a plugin that
     /// reads bodies whole cannot be in force here. Such a stream has no `timeout`, and ends after 5 minutes without a byte.
@@ -463,6 +476,37 @@ pub(crate) struct Route {
     /// Plugins of this route.
     #[serde(default, rename = "use")]
     pub(crate) uses: Field<Vec<Field<Shape<PluginName, Use>>>>,
+}
+
+/// Where requests are mirrored to.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(extend("required" = ["upstream"]))]
+pub(crate) struct Mirror {
+    /// The upstream.
+    #[serde(default)]
+    pub(crate) upstream: Field<Text>,
+    /// How many of the requests, in per cent. Default: 100.
+    #[serde(default)]
+    pub(crate) percent: Field<Number<0, 100>>,
+}
+
+/// A part of a request that decides where it goes: exactly one of these.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct HashKey {
+    /// The value of this header.
+    #[serde(default)]
+    pub(crate) header: Field<HeaderName>,
+    /// The value of this cookie.
+    #[serde(default)]
+    pub(crate) cookie: Field<Text>,
+    /// The value of this query parameter.
+    #[serde(default)]
+    pub(crate) query: Field<Text>,
+    /// `true`: the client's address.
+    #[serde(default)]
+    pub(crate) source_ip: Field<bool>,
 }
 
 /// Which requests a route takes: exactly one of `path`, `prefix`, `regex`, and further conditions.
@@ -689,10 +733,32 @@ pub(crate) struct Upstream {
     /// How long a connection may take to be made. Default: `5s`.
     #[serde(default)]
     pub(crate) connect_timeout: Field<Duration>,
+    /// Leave out machines that answer badly, for a while.
+    #[serde(default)]
+    pub(crate) outlier_detection: Field<OutlierDetection>,
     /// How much it gets at a time, from all workers together. What is beyond a limit is answered with 503, and does not
     /// reach it.
     #[serde(default)]
     pub(crate) limits: Field<UpstreamLimits>,
+}
+
+/// When a machine of an upstream gets no requests for a while, because of its answers. Envoy's documentation: outlier
+/// detection.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct OutlierDetection {
+    /// After so many responses in a row with a status from 500 on, or none. Default: 5.
+    #[serde(default)]
+    pub(crate) consecutive_5xx: Field<Number<1, 10_000>>,
+    /// Time between two looks at whether one may come back. Default: `10s`.
+    #[serde(default)]
+    pub(crate) interval: Field<Duration>,
+    /// How long it is left out, times the number of times that it was. Default: `30s`.
+    #[serde(default)]
+    pub(crate) base_ejection_time: Field<Duration>,
+    /// How many of the machines may be left out at a time, in per cent; one may be in any case. Default: 10.
+    #[serde(default)]
+    pub(crate) max_ejection_percent: Field<Number<0, 100>>,
 }
 
 /// How much an upstream gets at a time. The cluster for callouts of plugins has the same limits, and counts by itself.
@@ -751,10 +817,17 @@ pub enum LoadBalancing {
     LeastRequest,
     /// By chance.
     Random,
-    /// By consistent hashing of the client's address, on a ring.
+    /// By consistent hashing on a ring, of what the route's `hash` says, or of the client's address.
     RingHash,
-    /// By consistent hashing of the client's address, with a lookup table.
+    /// By consistent hashing with a lookup table, of the same.
     Maglev,
+}
+
+impl LoadBalancing {
+    /// Whether a part of the request decides.
+    pub(crate) fn is_by_hash(self) -> bool {
+        matches!(self, Self::RingHash | Self::Maglev)
+    }
 }
 
 /// A health check: `GET` of a path, healthy when the status is 200.

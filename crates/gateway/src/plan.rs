@@ -23,6 +23,8 @@ pub struct Plan {
     pub access_log: Option<AccessLog>,
     /// How much of one body may be held back, in bytes.
     pub body_limit: u32,
+    /// Proxies in front of it that are trusted.
+    pub trusted_hops: u32,
     /// Worker threads; none: one for each CPU.
     pub workers: Option<u32>,
     /// What the module reads: the plugins that some scope uses, and the gateway's scope.
@@ -229,9 +231,38 @@ pub struct Forward {
     pub timeout: Option<u64>,
     /// When it is sent again.
     pub retries: Option<Retries>,
+    /// Where a part of the requests is sent, too.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mirror: Option<Mirror>,
+    /// What decides among the machines of an upstream that balances by hash; none: the client's address.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub hash: Vec<HashKey>,
     /// Protocols that it may change to, in lower case.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub upgrades: Vec<String>,
+}
+
+/// Where requests are mirrored to.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Mirror {
+    /// The upstream.
+    pub upstream: String,
+    /// How many of the requests, in per cent.
+    pub percent: u32,
+}
+
+/// A part of a request that decides where it goes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum HashKey {
+    /// A header.
+    Header(String),
+    /// A cookie.
+    Cookie(String),
+    /// A query parameter.
+    Query(String),
+    /// The client's address.
+    SourceIp,
 }
 
 /// Each with its parts named.
@@ -303,8 +334,24 @@ pub struct Upstream {
     pub protocol: UpstreamProtocol,
     /// In milliseconds.
     pub connect_timeout: u64,
+    /// When one of the machines is left out because of its answers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub outlier_detection: Option<OutlierDetection>,
     /// How much it gets at a time.
     pub limits: UpstreamLimits,
+}
+
+/// When a machine is left out because of its answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct OutlierDetection {
+    /// Bad responses in a row.
+    pub consecutive_5xx: u32,
+    /// Time between two looks, in milliseconds.
+    pub interval: u64,
+    /// How long it is left out the first time, in milliseconds.
+    pub base_ejection_time: u64,
+    /// How many of the machines may be left out, in per cent.
+    pub max_ejection_percent: u32,
 }
 
 /// How much an upstream gets at a time.

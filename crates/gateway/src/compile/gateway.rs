@@ -30,6 +30,7 @@ pub(super) struct Built {
     pub(super) plugin_logs: Option<String>,
     pub(super) plugin_time: PluginTime,
     pub(super) body_limit: u32,
+    pub(super) trusted_hops: u32,
     pub(super) workers: Option<u32>,
     pub(super) uses: Vec<Use>,
 }
@@ -77,6 +78,7 @@ pub(super) fn build(context: &mut Context<'_>, sources: &[Source]) -> Built {
             .body_limit
             .value()
             .map_or(DEFAULT_BODY_LIMIT, |size| size.0),
+        trusted_hops: gateway_value.trusted_hops.value().map_or(0, |hops| hops.0),
         workers: gateway_value.workers.value().map(|workers| workers.0),
         listeners,
         uses,

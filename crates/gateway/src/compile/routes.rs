@@ -7,7 +7,7 @@ use super::projects::Route;
 use super::upstreams::Upstreams;
 use super::{Context, Origin, known_names, metadata, scopes};
 use crate::model::{self, RetryOn, Scheme, Target, text};
-use crate::plan::{Action, Forward, Match, PathMatch, Redirect, Respond, Retries};
+use crate::plan::{Action, Forward, HashKey, Match, Mirror, PathMatch, Redirect, Respond, Retries};
 
 /// Envoy holds each fixed body in memory, for good.
 pub(crate) const LONGEST_BODY: usize = 64 * 1024;
@@ -181,6 +181,8 @@ fn action(
             ("rewrite_prefix", route.rewrite_prefix.location()),
             ("timeout", route.timeout.location()),
             ("retries", route.retries.location()),
+            ("mirror", route.mirror.location()),
+            ("hash", route.hash.location()),
             ("upgrades", route.upgrades.location()),
         ] {
             if let Some(location) = location
@@ -203,6 +205,10 @@ fn action(
         .get()
         .and_then(|retries| self::retries(context, origin, retries));
     let upgrades = upgrades(context, origin, &route.upgrades);
+    let mirror = route
+        .mirror
+        .get()
+        .and_then(|mirror| self::mirror(context, origin, mirror, upstreams));
     let targets = route
         .to
         .get()
@@ -216,17 +222,140 @@ fn action(
         .get()
         .and_then(|respond| self::respond(context, origin, respond));
     if let Some(to) = targets {
+        let hash = hash(context, origin, &route.hash, &to, upstreams);
         return Some(Action::Forward(Forward {
             to,
             rewrite_prefix: route.rewrite_prefix.value().map(|path| path.0.clone()),
             timeout: route.timeout.value().map(|timeout| timeout.0),
             retries,
+            mirror,
+            hash,
             upgrades,
         }));
     }
     redirect
         .map(Action::Redirect)
         .or(respond.map(Action::Respond))
+}
+
+/// Tells when there is no such upstream.
+fn known_upstream(
+    context: &mut Context<'_>,
+    origin: &Origin,
+    location: Location,
+    name: &str,
+    upstreams: &Upstreams,
+) {
+    if !upstreams.names.contains(name) {
+        let names = upstreams.names.iter().map(String::as_str);
+        context.problem(
+            origin,
+            location,
+            format!("there is no upstream `{name}`"),
+            known_names(name, names, "upstreams"),
+        );
+    }
+}
+
+fn mirror(
+    context: &mut Context<'_>,
+    origin: &Origin,
+    mirror: &Located<model::Mirror>,
+    upstreams: &Upstreams,
+) -> Option<Mirror> {
+    let upstream = context.required(
+        origin,
+        mirror.location,
+        "the route's `mirror`",
+        "upstream",
+        &mirror.value.upstream,
+    )?;
+    known_upstream(
+        context,
+        origin,
+        upstream.location,
+        &upstream.value.0,
+        upstreams,
+    );
+    Some(Mirror {
+        upstream: upstream.value.0.clone(),
+        percent: mirror
+            .value
+            .percent
+            .value()
+            .map_or(100, |percent| percent.0),
+    })
+}
+
+fn hash(
+    context: &mut Context<'_>,
+    origin: &Origin,
+    field: &Field<Vec<Field<model::HashKey>>>,
+    to: &[(String, u32)],
+    upstreams: &Upstreams,
+) -> Vec<HashKey> {
+    let Some(list) = field.get() else {
+        return Vec::new();
+    };
+    if list.value.is_empty() {
+        context.problem(
+            origin,
+            list.location,
+            "this list of hash keys is empty",
+            "add one: `- header: x-user`; or remove the key",
+        );
+    }
+    let by_hash = |name: &String| {
+        let found = upstreams
+            .built
+            .iter()
+            .find(|upstream| upstream.name == *name);
+        // What could not be built has been told.
+        found.is_none_or(|upstream| upstream.load_balancing.is_by_hash())
+    };
+    if !to.iter().any(|(name, _)| by_hash(name)) {
+        context.problem(
+            origin,
+            list.location,
+            "the route says what to hash, and no upstream of it balances by hash",
+            "write `load_balancing: ring_hash` or `maglev` in the upstream, or remove the key",
+        );
+    }
+    let mut keys = Vec::new();
+    for key in list.value.iter().filter_map(Field::get) {
+        let model::HashKey {
+            header,
+            cookie,
+            query,
+            source_ip,
+        } = &key.value;
+        exactly_one(
+            context,
+            origin,
+            key.location,
+            "the hash key",
+            &[
+                ("header", header.location()),
+                ("cookie", cookie.location()),
+                ("query", query.location()),
+                ("source_ip", source_ip.location()),
+            ],
+        );
+        if let Some(no) = source_ip.get().filter(|yes| !yes.value) {
+            context.problem(
+                origin,
+                no.location,
+                "a hash key that is turned off says nothing",
+                "write `source_ip: true`, or remove it",
+            );
+        }
+        let header = header.value().map(|name| HashKey::Header(name.0.clone()));
+        let cookie = || cookie.value().map(|name| HashKey::Cookie(name.0.clone()));
+        let query = || query.value().map(|name| HashKey::Query(name.0.clone()));
+        let source_ip = || source_ip.value().map(|_| HashKey::SourceIp);
+        keys.extend(header.or_else(cookie).or_else(query).or_else(source_ip));
+    }
+    keys
 }
 
 fn upgrades(
@@ -290,15 +419,7 @@ fn targets(
 ) -> Vec<(String, u32)> {
     let mut targets: Vec<(String, u32)> = Vec::new();
     let known = |context: &mut Context<'_>, location: Location, name: &str| {
-        if !upstreams.names.contains(name) {
-            let names = upstreams.names.iter().map(String::as_str);
-            context.problem(
-                origin,
-                location,
-                format!("there is no upstream `{name}`"),
-                known_names(name, names, "upstreams"),
-            );
-        }
+        known_upstream(context, origin, location, name, upstreams);
     };
     match &target.value {
         Target::Text(name) => {

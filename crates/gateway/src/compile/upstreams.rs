@@ -10,8 +10,8 @@ use super::files::Source;
 use super::{Context, Origin};
 use crate::model::{self, Protocol, text};
 use crate::plan::{
-    Certificate, Endpoint, HealthCheck, LoadBalancing, Upstream, UpstreamLimits, UpstreamProtocol,
-    UpstreamTls,
+    Certificate, Endpoint, HealthCheck, LoadBalancing, OutlierDetection, Upstream, UpstreamLimits,
+    UpstreamProtocol, UpstreamTls,
 };
 
 const DEFAULT_CONNECT_TIMEOUT: u64 = 5000;
@@ -167,7 +167,47 @@ fn one(
             .connect_timeout
             .value()
             .map_or(DEFAULT_CONNECT_TIMEOUT, |timeout| timeout.0),
+        outlier_detection: upstream
+            .outlier_detection
+            .get()
+            .map(|detection| outlier_detection(context, origin, detection)),
         limits: limits(upstream.limits.value()),
+    }
+}
+
+fn outlier_detection(
+    context: &mut Context<'_>,
+    origin: &Origin,
+    detection: &Located<model::OutlierDetection>,
+) -> OutlierDetection {
+    let value = &detection.value;
+    for (key, field) in [
+        ("interval", &value.interval),
+        ("base_ejection_time", &value.base_ejection_time),
+    ] {
+        if let Some(field) = field.get()
+            && field.value.0 == 0
+        {
+            context.problem(
+                origin,
+                field.location,
+                format!("the `{key}` of `outlier_detection` is zero"),
+                "write a duration above zero",
+            );
+        }
+    }
+    // Envoy's own defaults.
+    OutlierDetection {
+        consecutive_5xx: value.consecutive_5xx.value().map_or(5, |count| count.0),
+        interval: value.interval.value().map_or(10_000, |time| time.0),
+        base_ejection_time: value
+            .base_ejection_time
+            .value()
+            .map_or(30_000, |time| time.0),
+        max_ejection_percent: value
+            .max_ejection_percent
+            .value()
+            .map_or(10, |percent| percent.0),
     }
 }
 

@@ -6,8 +6,8 @@ use serde_json::{Map, Value, json};
 
 use super::{certificate, duration, http2_options, socket_address, typed};
 use crate::plan::{
-    Endpoint, HealthCheck, LoadBalancing, Plan, Upstream, UpstreamLimits, UpstreamProtocol,
-    UpstreamTls,
+    Endpoint, HealthCheck, LoadBalancing, OutlierDetection, Plan, Upstream, UpstreamLimits,
+    UpstreamProtocol, UpstreamTls,
 };
 
 /// The clusters of all upstreams, each followed by its cluster for callouts where it has one.
@@ -76,6 +76,9 @@ fn cluster(plan: &Plan, upstream: &Upstream) -> Value {
             json!([health_check(check, upstream.protocol)]),
         );
     }
+    if let Some(detection) = upstream.outlier_detection {
+        set("outlier_detection", outlier_detection(detection));
+    }
     if let Some(tls) = &upstream.tls {
         set("transport_socket", self::tls(tls, upstream.protocol));
     }
@@ -93,6 +96,17 @@ fn cluster(plan: &Plan, upstream: &Upstream) -> Value {
         json!({ "envoy.extensions.upstreams.http.v3.HttpProtocolOptions": options }),
     );
     Value::Object(cluster)
+}
+
+fn outlier_detection(detection: OutlierDetection) -> Value {
+    json!({
+        "consecutive_5xx": detection.consecutive_5xx,
+        "interval": duration(detection.interval),
+        "base_ejection_time": duration(detection.base_ejection_time),
+        "max_ejection_percent": detection.max_ejection_percent,
+        // Compared with the others' it would depend on how many machines there are.
+        "enforcing_success_rate": 0,
+    })
 }
 
 fn limits(limits: UpstreamLimits) -> Value {

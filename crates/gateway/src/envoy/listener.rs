@@ -1,7 +1,7 @@
 //! A listener with its HTTP connection manager.
 //!
 //! What an edge has to decide, and what is decided here (`docs/configuration.md` tells users):
-//! - the client's address is that of the connection, not what `x-forwarded-for` claims;
+//! - the client's address is that of the connection, not what `x-forwarded-for` claims, unless proxies in front are trusted;
 //! - paths are normalised before routes see them, and an escaped slash is unescaped by a redirect, so
 //!   that no spelling of a path slips past a route that guards it;
 //! - headers with an underscore are dropped, because some upstreams take `_` for `-`;
@@ -89,6 +89,9 @@ fn connection_manager(plan: &Plan, listener: &Listener, routes: &Routes<'_>) -> 
     });
     set("http_filters", json!([filter, router]));
     set("use_remote_address", true.into());
+    if plan.trusted_hops > 0 {
+        set("xff_num_trusted_hops", plan.trusted_hops.into());
+    }
     set("normalize_path", true.into());
     set("merge_slashes", true.into());
     set(

@@ -7,8 +7,8 @@ use serde_json::{Map, Value, json};
 use super::{ROUTE_CONFIGURATION, duration, filter, object};
 use crate::compile::LONGEST_BODY;
 use crate::plan::{
-    Action, Condition, Forward, LoadBalancing, Match, PathMatch, Plan, Project, Redirect, Respond,
-    Retries, Route, ValueMatch,
+    Action, Condition, Forward, HashKey, Match, Mirror, PathMatch, Plan, Project, Redirect,
+    Respond, Retries, Route, ValueMatch,
 };
 
 pub(super) fn configuration(plan: &Plan) -> Value {
@@ -16,12 +16,7 @@ pub(super) fn configuration(plan: &Plan) -> Value {
     let hashing: BTreeSet<&str> = plan
         .upstreams
         .iter()
-        .filter(|upstream| {
-            matches!(
-                upstream.load_balancing,
-                LoadBalancing::RingHash | LoadBalancing::Maglev
-            )
-        })
+        .filter(|upstream| upstream.load_balancing.is_by_hash())
         .map(|upstream| upstream.name.as_str())
         .collect();
     let hosts = plan
@@ -217,6 +212,14 @@ fn forward(action: &Forward, path: &PathMatch, hashing: &BTreeSet<&str>) -> Valu
     if let Some(retries) = &action.retries {
         set("retry_policy", self::retries(retries));
     }
+    if let Some(Mirror { upstream, percent }) = &action.mirror {
+        let fraction =
+            json!({ "default_value": { "numerator": percent, "denominator": "HUNDRED" } });
+        set(
+            "request_mirror_policies",
+            json!([{ "cluster": upstream, "runtime_fraction": fraction }]),
+        );
+    }
     if !action.upgrades.is_empty() {
         let of = |name: &String| json!({ "upgrade_type": name, "enabled": true });
         let upgrades: Vec<Value> = action.upgrades.iter().map(of).collect();
@@ -227,12 +230,26 @@ fn forward(action: &Forward, path: &PathMatch, hashing: &BTreeSet<&str>) -> Valu
         .iter()
         .any(|(name, _)| hashing.contains(name.as_str()))
     {
-        set(
-            "hash_policy",
-            json!([{ "connection_properties": { "source_ip": true } }]),
-        );
+        set("hash_policy", hash_policies(&action.hash));
     }
     Value::Object(object)
+}
+
+/// What a machine is chosen by: the first that the request has.
+fn hash_policies(keys: &[HashKey]) -> Value {
+    let policy = |key: &HashKey| match key {
+        HashKey::Header(name) => json!({ "header": { "header_name": name }, "terminal": true }),
+        HashKey::Cookie(name) => json!({ "cookie": { "name": name }, "terminal": true }),
+        HashKey::Query(name) => json!({ "query_parameter": { "name": name }, "terminal": true }),
+        HashKey::SourceIp => {
+            json!({ "connection_properties": { "source_ip": true }, "terminal": true })
+        }
+    };
+    if keys.is_empty() {
+        json!([{ "connection_properties": { "source_ip": true } }])
+    } else {
+        keys.iter().map(policy).collect()
+    }
 }
 
 /// The key and value that replace the matched path or its beginning.
