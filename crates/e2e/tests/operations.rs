@@ -533,6 +533,19 @@ async fn sigusr2_starts_a_command_that_takes_over() {
     echo.stop().await;
 }
 
+/// Both commands, and both Envoys, end well.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn stop_that_comes_while_the_old_envoy_drains_reaches_the_new_command() {
+    let echo = Echo::start("echo").await.unwrap();
+    let gateway = start(&echo);
+    gateway.signal("USR2").unwrap();
+    gateway.output.wait("taken over by process", SOON).unwrap();
+    gateway.interrupt().unwrap();
+    gateway.output.wait("draining", SOON).unwrap();
+    gateway.wait_end().unwrap();
+    echo.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn command_that_cannot_take_over_changes_nothing() {
     let echo = Echo::start("echo").await.unwrap();

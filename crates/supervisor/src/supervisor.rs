@@ -7,7 +7,7 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command};
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -31,8 +31,9 @@ use crate::report::Report;
 use crate::revision::Revision;
 use crate::signals::Requests;
 use crate::state::State;
+use crate::successor::Upgrade;
 use crate::watch::{Seen, Watch};
-use crate::{places, ports, successor, trial};
+use crate::{places, ports, trial};
 
 /// Interval of looks at signals, files and Envoy: while something is under way, and else.
 const BUSY: Duration = Duration::from_millis(10);
@@ -185,10 +186,7 @@ pub fn run(settings: Settings, report: &mut dyn FnMut(Report<'_>)) -> anyhow::Re
     let exit = supervisor.run()?;
     let follows = exit == Exit::TakenOver && !supervisor.manager.listens();
     match supervisor.upgrade.take().filter(|_| follows) {
-        Some(child) => Ok(Exit::Followed(successor::follow(
-            child,
-            &supervisor.requests,
-        )?)),
+        Some(upgrade) => Ok(Exit::Followed(upgrade.follow(&supervisor.requests))),
         None => Ok(exit),
     }
 }
@@ -308,7 +306,7 @@ struct Supervisor<'a> {
     before: Option<Before>,
     after: Option<After>,
     /// The command that SIGUSR2 started.
-    upgrade: Option<Child>,
+    upgrade: Option<Upgrade>,
     successor: Box<dyn Fn() -> Command>,
     watch: Watch,
     manager: ServiceManager,
@@ -354,7 +352,12 @@ impl Supervisor<'_> {
             Ok(outcome) => events.extend(self.outcome(outcome)?),
             Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {}
         }
-        if self.requests.stop() && !self.is_taken_over() {
+        if self.is_taken_over() {
+            // What is asked for is the other's to do.
+            if let Some(upgrade) = &mut self.upgrade {
+                upgrade.pass_on(&self.requests);
+            }
+        } else if self.requests.stop() {
             events.push_back(Event::Stop);
             return Ok(());
         }
@@ -367,7 +370,7 @@ impl Supervisor<'_> {
             let reopened = self.reopen();
             (self.report)(Report::Reopened(reopened.as_ref().copied()));
         }
-        if self.requests.take_upgrade() {
+        if !self.is_taken_over() && self.requests.take_upgrade() {
             self.upgrade();
         }
         self.look_at_upgrade();
@@ -760,10 +763,10 @@ impl Supervisor<'_> {
             )));
             return;
         }
-        match successor::start((self.successor)()) {
-            Ok(child) => {
+        match Upgrade::start((self.successor)()) {
+            Ok(upgrade) => {
                 (self.report)(Report::Upgrading);
-                self.upgrade = Some(child);
+                self.upgrade = Some(upgrade);
             }
             Err(error) => (self.report)(Report::Warning(&error)),
         }
@@ -771,11 +774,8 @@ impl Supervisor<'_> {
 
     /// Whether the command that SIGUSR2 started has ended without taking over.
     fn look_at_upgrade(&mut self) {
-        let status = match &mut self.upgrade {
-            Some(child) => child.try_wait(),
-            None => return,
-        };
-        if let Ok(Some(status)) = status
+        let status = self.upgrade.as_mut().and_then(Upgrade::ended);
+        if let Some(status) = status
             && !self.is_taken_over()
         {
             self.upgrade = None;
@@ -840,8 +840,14 @@ impl Supervisor<'_> {
                 (self.report)(Report::TakenOver(process));
                 Some(Event::TakenOver)
             }
-            // It is gone: its connections are gone, and this one's may end in their time.
-            (None, Some(Progress::Serves)) | (_, None) => None,
+            (None, Some(Progress::Serves)) => {
+                // It is gone, and will not end this one's Envoy, whose connections may end in their time.
+                if let Some(after) = &mut self.after {
+                    after.until = after.until.checked_sub(GRACE).unwrap_or(after.until);
+                }
+                None
+            }
+            (_, None) => None,
             (_, Some(progress)) => {
                 successor.dismiss();
                 self.after = None;
