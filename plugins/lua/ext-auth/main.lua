@@ -14,6 +14,9 @@ local reserved = {
   ["upgrade"] = true,
 }
 
+-- Bytes of a question's headers. Outrider sends at most 60 KiB; services often take less.
+local LONGEST = 48 * 1024
+
 local default_request_headers = { "authorization", "cookie" }
 local default_client_headers = { "content-type", "www-authenticate", "location", "set-cookie" }
 
@@ -51,6 +54,17 @@ local function question(config, path)
   headers["x-forwarded-uri"] = path
   headers["x-forwarded-for"] = client and without_port(client)
   return headers
+end
+
+local function size(headers)
+  local bytes = 0
+  for name, value in pairs(headers) do
+    local values = type(value) == "table" and value or { value }
+    for _, text in ipairs(values) do
+      bytes = bytes + #name + #text
+    end
+  end
+  return bytes
 end
 
 -- The client gets the service's answer, with those of its headers that the client may see.
@@ -118,7 +132,15 @@ function handler:on_request_header()
       "outrider.ext-auth.bad_path"
     )
   end
-  local answer, body = envoy.httpCall(config.upstream, question(config, path), "", config.timeout_ms or 500)
+  local headers = question(config, path)
+  if size(headers) > LONGEST then
+    return envoy.respond(
+      { [":status"] = "431", ["content-type"] = "text/plain" },
+      "request header fields too large\n",
+      "outrider.ext-auth.too_large"
+    )
+  end
+  local answer, body = envoy.httpCall(config.upstream, headers, "", config.timeout_ms or 500)
   if not answer then
     -- Without an answer, the second value is the reason.
     return fail(config, body)
