@@ -404,6 +404,66 @@ async fn requests_go_where_the_route_says() {
     two.stop().await;
 }
 
+const SLOW: &str = "
+gateway:
+  listeners: [{name: main, address: '{listen}'}]
+  admin: '{admin}'
+  workers: 1
+  timeouts: {request_headers: 500ms, request: 1s, idle: 700ms, stream_idle: 1s}
+  limits: {connections: 4, concurrent_streams: 3, heap_mib: 4096}
+projects:
+  - name: shop
+    hosts: ['*']
+    routes:
+      - {match: {prefix: /delay}, to: echo, idle_timeout: 20s}
+      - {match: {prefix: /}, to: echo}
+upstreams:
+  echo: {endpoints: ['ECHO']}
+";
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn clients_have_the_time_and_the_room_that_the_file_says() {
+    let echo = Echo::start("echo").await.unwrap();
+    let gateway = Gateway::start(&SLOW.replace("ECHO", &echo.address().to_string())).unwrap();
+    let send = |text: &str| {
+        let mut stream = TcpStream::connect(gateway.address).unwrap();
+        stream.set_read_timeout(Some(SOON)).unwrap();
+        stream.write_all(text.as_bytes()).unwrap();
+        stream
+    };
+    // Headers, and a body, that do not come.
+    let head = "GET / HTTP/1.1\r\nhost: shop.test\r\n";
+    let answer = read_until(&mut send(head), "\r\n\r\n");
+    assert!(answer.starts_with("HTTP/1.1 408 "), "{answer}");
+    let head = "POST / HTTP/1.1\r\nhost: shop.test\r\ncontent-length: 9\r\n\r\nfour";
+    let answer = read_until(&mut send(head), "\r\n\r\n");
+    assert!(answer.starts_with("HTTP/1.1 408 "), "{answer}");
+    // A connection without a request ends.
+    assert_eq!(read_until(&mut send(""), "\r\n\r\n"), "");
+    // Without a byte for longer than others may.
+    let response = gateway.send(Request::get("/delay/2000")).await.unwrap();
+    assert_eq!(response.status, 200);
+    // One more connection than there may be is closed at once; the test's own count.
+    gateway
+        .wait_stat("http.main.downstream_cx_active", |count| count == 0)
+        .unwrap();
+    let held: Vec<TcpStream> = (0..4)
+        .map(|_| send("GET /delay/600 HTTP/1.1\r\n"))
+        .collect();
+    let began = Instant::now();
+    while !read_until(&mut send(""), "\r\n\r\n").is_empty() {
+        assert!(began.elapsed() < SOON);
+    }
+    let refused = gateway
+        .admin
+        .stats(r"downstream_global_cx_overflow$")
+        .unwrap();
+    assert!(refused.values().sum::<u64>() > 0, "{refused:?}");
+    drop(held);
+    gateway.stop().unwrap();
+    echo.stop().await;
+}
+
 const LIMITED: &str = "
 gateway:
   listeners: [{name: main, address: '{listen}', http10_default_host: old.test}]

@@ -98,6 +98,8 @@ pub fn compile(path: &str, loader: &dyn Loader) -> Compiled {
             access_log: gateway.access_log,
             body_limit: gateway.body_limit,
             trusted_hops: gateway.trusted_hops,
+            timeouts: gateway.timeouts,
+            client_limits: gateway.limits,
             workers: gateway.workers,
             filter: {
                 filter.callout_clusters = upstreams::callout_clusters(&filter, &upstreams.built);

@@ -159,10 +159,10 @@ fn source(layout: &Layout, file: &str) -> Value {
 /// that what it causes at once is one connection's part of an event loop. The number is that of Envoy's
 /// [guide to proxies at the edge](https://www.envoyproxy.io/docs/envoy/latest/configuration/best_practices/edge).
 fn downstream_http2_options(plan: &Plan) -> Value {
-    const STREAMS: u32 = 100;
     let mut options = http2_options(plan);
     if let Value::Object(options) = &mut options {
-        options.insert("max_concurrent_streams".to_owned(), STREAMS.into());
+        let streams = plan.client_limits.concurrent_streams;
+        options.insert("max_concurrent_streams".to_owned(), streams.into());
     }
     options
 }

@@ -76,12 +76,57 @@ pub(crate) struct Gateway {
     /// append to `x-forwarded-for`, and nobody else may reach the gateway. Default: 0, the client is who connects.
     #[serde(default)]
     pub(crate) trusted_hops: Field<Number<0, 100>>,
+    /// How long clients may take.
+    #[serde(default)]
+    pub(crate) timeouts: Field<ClientTimeouts>,
+    /// How much clients get at a time.
+    #[serde(default)]
+    pub(crate) limits: Field<ClientLimits>,
     /// Envoy's worker threads. Default: one for each CPU.
     #[serde(default)]
     pub(crate) workers: Field<Number<1, 1024>>,
     /// Plugins that every request passes, unless its project or route says otherwise.
     #[serde(default, rename = "use")]
     pub(crate) uses: Field<Vec<Field<Shape<PluginName, Use>>>>,
+}
+
+/// How long clients may take; `0s` is no limit.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ClientTimeouts {
+    /// For the headers of a request, from its first byte. Default: `10s`.
+    #[serde(default)]
+    pub(crate) request_headers: Field<Duration>,
+    /// For a whole request, its body included; uploads that take longer are answered with 408. Default: `0s`.
+    #[serde(default)]
+    pub(crate) request: Field<Duration>,
+    /// Without a byte in either direction, while a request is under way or its connection is upgraded; a route's `idle_timeout`
+    /// goes before it. Default: `5m`.
+    #[serde(default)]
+    pub(crate) stream_idle: Field<Duration>,
+    /// Without a request on a connection. Default: `1h`.
+    #[serde(default)]
+    pub(crate) idle: Field<Duration>,
+    /// For a connection altogether; then it is asked to close. Default: `0s`.
+    #[serde(default)]
+    pub(crate) max_connection_duration: Field<Duration>,
+}
+
+/// How much clients get at a time.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ClientLimits {
+    /// Connections of all listeners together; one more is closed at once. Default: no limit.
+    #[serde(default)]
+    pub(crate) connections: Field<Number<1, 10_000_000>>,
+    /// Requests at a time on one HTTP/2 connection. Default: 100.
+    #[serde(default)]
+    pub(crate) concurrent_streams: Field<Number<1, 100_000>>,
+    /// Envoy's memory in MiB, as its allocator counts it (`server.memory_heap_size`): at 90 % of it, free memory is given back
+    /// and connections are not kept open; at 95 %, requests are answered with 503; at 98 %, connections are not accepted.
+    /// Default: no limit.
+    #[serde(default)]
+    pub(crate) heap_mib: Field<Number<64, 1_048_576>>,
 }
 
 /// Where clients connect.
@@ -450,6 +495,10 @@ pub(crate) struct Route {
     /// How long the upstream may take for the whole response; `0s` is no limit. Default: `15s`.
     #[serde(default)]
     pub(crate) timeout: Field<Duration>,
+    /// How long a request may be under way without a byte in either direction; `0s` is no limit. Default:
+    /// `gateway.timeouts.stream_idle`.
+    #[serde(default)]
+    pub(crate) idle_timeout: Field<Duration>,
     /// When a request is sent again.
     #[serde(default)]
     pub(crate) retries: Field<Retries>,
@@ -463,7 +512,8 @@ pub(crate) struct Route {
     pub(crate) hash: Field<Vec<Field<HashKey>>>,
     /// Protocols that requests of this route may change to, as their `upgrade` header names them: `websocket`; over
     /// HTTP/1.1, and to upstreams that speak it. The bytes of both directions pass the plugins as bodies: a plugin that
-    /// reads bodies whole cannot be in force here. Such a stream has no `timeout`, and ends after 5 minutes without a byte.
+    /// reads bodies whole cannot be in force here. Such a stream has no `timeout`, and ends when no byte came for the
+    /// `idle_timeout`.
     /// Default: none, and requests to upgrade are answered with 403.
     #[serde(default)]
     pub(crate) upgrades: Field<Vec<Field<Upgrade>>>,

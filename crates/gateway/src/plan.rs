@@ -25,6 +25,10 @@ pub struct Plan {
     pub body_limit: u32,
     /// Proxies in front of it that are trusted.
     pub trusted_hops: u32,
+    /// How long clients may take.
+    pub timeouts: ClientTimeouts,
+    /// How much clients get at a time.
+    pub client_limits: ClientLimits,
     /// Worker threads; none: one for each CPU.
     pub workers: Option<u32>,
     /// What the module reads: the plugins that some scope uses, and the gateway's scope.
@@ -39,6 +43,32 @@ pub struct Plan {
     pub projects: Vec<Project>,
     /// The upstreams.
     pub upstreams: Vec<Upstream>,
+}
+
+/// How long clients may take, in milliseconds; 0: no limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct ClientTimeouts {
+    /// For the headers of a request.
+    pub request_headers: u64,
+    /// For a whole request.
+    pub request: u64,
+    /// Without a byte, while a request is under way.
+    pub stream_idle: u64,
+    /// Without a request on a connection.
+    pub idle: u64,
+    /// For a connection altogether.
+    pub max_connection_duration: u64,
+}
+
+/// How much clients get at a time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct ClientLimits {
+    /// Connections of all listeners together; none: no limit.
+    pub connections: Option<u32>,
+    /// Requests at a time on one HTTP/2 connection.
+    pub concurrent_streams: u32,
+    /// Envoy's memory in MiB; none: no limit.
+    pub heap_mib: Option<u32>,
 }
 
 /// Where clients connect.
@@ -229,6 +259,9 @@ pub struct Forward {
     pub rewrite_prefix: Option<String>,
     /// For the whole response, in milliseconds; none: Envoy's default of 15 seconds; 0: no limit.
     pub timeout: Option<u64>,
+    /// Without a byte, in milliseconds; none: as for all; 0: no limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub idle_timeout: Option<u64>,
     /// When it is sent again.
     pub retries: Option<Retries>,
     /// Where a part of the requests is sent, too.

@@ -56,6 +56,8 @@ pub(crate) fn summary(old: &Plan, new: &Plan) -> Vec<String> {
 pub(crate) struct RestartOnly {
     admin: Option<SocketAddr>,
     workers: Option<u32>,
+    connections: Option<u32>,
+    heap_mib: Option<u32>,
 }
 
 impl RestartOnly {
@@ -64,6 +66,8 @@ impl RestartOnly {
         Self {
             admin: plan.admin,
             workers: plan.workers,
+            connections: plan.client_limits.connections,
+            heap_mib: plan.client_limits.heap_mib,
         }
     }
 
@@ -77,6 +81,12 @@ impl RestartOnly {
         }
         if old.workers != new.workers && new.workers != self.workers {
             keys.push("gateway.workers");
+        }
+        if old.connections != new.connections && new.connections != self.connections {
+            keys.push("gateway.limits.connections");
+        }
+        if old.heap_mib != new.heap_mib && new.heap_mib != self.heap_mib {
+            keys.push("gateway.limits.heap_mib");
         }
         keys
     }

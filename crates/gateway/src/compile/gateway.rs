@@ -8,12 +8,15 @@ use outrider_yaml::{Field, Located, Shape};
 
 use super::files::{Place, Source};
 use super::{Context, Origin, scopes};
-use crate::model::{self, Protocol};
+use crate::model::{self, Protocol, text};
 use crate::plan::{
-    AccessLog, Certificate, ClientVerification, Listener, ListenerTls, Protocols, Use,
+    AccessLog, Certificate, ClientLimits, ClientTimeouts, ClientVerification, Listener,
+    ListenerTls, Protocols, Use,
 };
 
 const DEFAULT_BODY_LIMIT: u32 = 1024 * 1024;
+/// Requests at a time on one HTTP/2 connection, as Envoy recommends for an edge.
+const DEFAULT_STREAMS: u32 = 100;
 
 /// One request's line: when, what, how it ended and why, sizes, times, who, where to.
 const DEFAULT_FORMAT: &str = "[%START_TIME%] \"%REQ(:METHOD)% %REQ(X-ENVOY-ORIGINAL-PATH?:PATH)% %PROTOCOL%\" \
@@ -22,7 +25,6 @@ const DEFAULT_FORMAT: &str = "[%START_TIME%] \"%REQ(:METHOD)% %REQ(X-ENVOY-ORIGI
 %UPSTREAM_CLUSTER% %UPSTREAM_HOST%\n";
 
 /// The gateway's own part of the plan.
-#[derive(Default)]
 pub(super) struct Built {
     pub(super) listeners: Vec<Listener>,
     pub(super) admin: Option<SocketAddr>,
@@ -31,8 +33,28 @@ pub(super) struct Built {
     pub(super) plugin_time: PluginTime,
     pub(super) body_limit: u32,
     pub(super) trusted_hops: u32,
+    pub(super) timeouts: ClientTimeouts,
+    pub(super) limits: ClientLimits,
     pub(super) workers: Option<u32>,
     pub(super) uses: Vec<Use>,
+}
+
+impl Default for Built {
+    fn default() -> Self {
+        Self {
+            listeners: Vec::new(),
+            admin: None,
+            access_log: None,
+            plugin_logs: None,
+            plugin_time: PluginTime::default(),
+            body_limit: DEFAULT_BODY_LIMIT,
+            trusted_hops: 0,
+            timeouts: timeouts(None),
+            limits: limits(None),
+            workers: None,
+            uses: Vec::new(),
+        }
+    }
 }
 
 pub(super) fn build(context: &mut Context<'_>, sources: &[Source]) -> Built {
@@ -79,9 +101,40 @@ pub(super) fn build(context: &mut Context<'_>, sources: &[Source]) -> Built {
             .value()
             .map_or(DEFAULT_BODY_LIMIT, |size| size.0),
         trusted_hops: gateway_value.trusted_hops.value().map_or(0, |hops| hops.0),
+        timeouts: timeouts(gateway_value.timeouts.value()),
+        limits: limits(gateway_value.limits.value()),
         workers: gateway_value.workers.value().map(|workers| workers.0),
         listeners,
         uses,
+    }
+}
+
+fn timeouts(written: Option<&model::ClientTimeouts>) -> ClientTimeouts {
+    let of = |field: fn(&model::ClientTimeouts) -> &Field<text::Duration>, otherwise: u64| {
+        let value = written.and_then(|written| field(written).value());
+        value.map_or(otherwise, |time| time.0)
+    };
+    ClientTimeouts {
+        request_headers: of(|written| &written.request_headers, 10_000),
+        request: of(|written| &written.request, 0),
+        // Envoy's own defaults.
+        stream_idle: of(|written| &written.stream_idle, 5 * 60 * 1000),
+        idle: of(|written| &written.idle, 60 * 60 * 1000),
+        max_connection_duration: of(|written| &written.max_connection_duration, 0),
+    }
+}
+
+fn limits(written: Option<&model::ClientLimits>) -> ClientLimits {
+    ClientLimits {
+        connections: written
+            .and_then(|limits| limits.connections.value())
+            .map(|limit| limit.0),
+        concurrent_streams: written
+            .and_then(|limits| limits.concurrent_streams.value())
+            .map_or(DEFAULT_STREAMS, |limit| limit.0),
+        heap_mib: written
+            .and_then(|limits| limits.heap_mib.value())
+            .map(|limit| limit.0),
     }
 }
 

@@ -180,6 +180,7 @@ fn action(
         for (key, location) in [
             ("rewrite_prefix", route.rewrite_prefix.location()),
             ("timeout", route.timeout.location()),
+            ("idle_timeout", route.idle_timeout.location()),
             ("retries", route.retries.location()),
             ("mirror", route.mirror.location()),
             ("hash", route.hash.location()),
@@ -227,6 +228,7 @@ fn action(
             to,
             rewrite_prefix: route.rewrite_prefix.value().map(|path| path.0.clone()),
             timeout: route.timeout.value().map(|timeout| timeout.0),
+            idle_timeout: route.idle_timeout.value().map(|timeout| timeout.0),
             retries,
             mirror,
             hash,

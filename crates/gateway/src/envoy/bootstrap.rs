@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 
-use super::{CDS_FILE, LDS_FILE, Layout, filter, socket_address, source};
-use crate::plan::Plan;
+use super::{CDS_FILE, LDS_FILE, Layout, filter, socket_address, source, typed};
+use crate::plan::{ClientLimits, Plan};
 
 /// Turns `outrider.plugin.<name>.calls` into `outrider.plugin.calls` with a tag that holds the name.
 /// The module's metrics stand below a namespace of Envoy's.
@@ -67,7 +67,50 @@ const REQUESTS_IN_ONE_TURN: u32 = 16;
 /// heavy traffic took.
 const MEMORY_RELEASED_EACH_SECOND: u64 = 16 * 1024 * 1024;
 
+/// Envoy's overload manager, where something is limited that all listeners share.
+fn overload_manager(limits: ClientLimits) -> Option<Value> {
+    const CONNECTIONS: &str = "envoy.resource_monitors.global_downstream_max_connections";
+    const HEAP: &str = "envoy.resource_monitors.fixed_heap";
+    let mut monitors = Vec::new();
+    let mut actions = Vec::new();
+    if let Some(connections) = limits.connections {
+        let config = json!({ "max_active_downstream_connections": connections });
+        let message = "envoy.extensions.resource_monitors.downstream_connections.v3.DownstreamConnectionsConfig";
+        monitors.push(json!({ "name": CONNECTIONS, "typed_config": typed(message, config) }));
+    }
+    if let Some(heap) = limits.heap_mib {
+        let config = json!({ "max_heap_size_bytes": u64::from(heap) * 1024 * 1024 });
+        let message = "envoy.extensions.resource_monitors.fixed_heap.v3.FixedHeapConfig";
+        monitors.push(json!({ "name": HEAP, "typed_config": typed(message, config) }));
+        for (action, part) in [
+            ("shrink_heap", 0.9),
+            ("disable_http_keepalive", 0.9),
+            ("stop_accepting_requests", 0.95),
+            ("stop_accepting_connections", 0.98),
+        ] {
+            actions.push(json!({
+                "name": format!("envoy.overload_actions.{action}"),
+                "triggers": [{ "name": HEAP, "threshold": { "value": part } }],
+            }));
+        }
+    }
+    (!monitors.is_empty()).then(|| {
+        json!({ "refresh_interval": "0.25s", "resource_monitors": monitors, "actions": actions })
+    })
+}
+
 fn common(plan: &Plan, layout: &Layout) -> Value {
+    let mut bootstrap = basic(plan, layout);
+    if let (Some(manager), Some(bootstrap)) = (
+        overload_manager(plan.client_limits),
+        bootstrap.as_object_mut(),
+    ) {
+        bootstrap.insert("overload_manager".to_owned(), manager);
+    }
+    bootstrap
+}
+
+fn basic(plan: &Plan, layout: &Layout) -> Value {
     json!({
         "node": { "id": layout.node, "cluster": "outrider" },
         "admin": { "address": socket_address(&layout.admin.ip().to_string(), layout.admin.port()) },

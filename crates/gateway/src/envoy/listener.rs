@@ -5,14 +5,14 @@
 //! - paths are normalised before routes see them, and an escaped slash is unescaped by a redirect, so
 //!   that no spelling of a path slips past a route that guards it;
 //! - headers with an underscore are dropped, because some upstreams take `_` for `-`;
-//! - request headers have ten seconds to arrive;
+//! - request headers have ten seconds to arrive, unless the file says otherwise;
 //! - a TLS listener looks at the client's first message, so that plugins know which name it asked for.
 
 use serde_json::{Value, json};
 
 use super::{
-    Layout, RDS_FILE, ROUTE_CONFIGURATION, certificate, downstream_http2_options, filter, route,
-    socket_address, source, typed,
+    Layout, RDS_FILE, ROUTE_CONFIGURATION, certificate, downstream_http2_options, duration, filter,
+    route, socket_address, source, typed,
 };
 use crate::plan::{AccessLog, ClientCertificate, Listener, ListenerTls, Plan, Protocols};
 
@@ -98,11 +98,22 @@ fn connection_manager(plan: &Plan, listener: &Listener, routes: &Routes<'_>) -> 
         "path_with_escaped_slashes_action",
         "UNESCAPE_AND_REDIRECT".into(),
     );
+    let timeouts = &plan.timeouts;
+    let mut common = json!({
+        "headers_with_underscores_action": "DROP_HEADER",
+        "idle_timeout": duration(timeouts.idle),
+    });
+    if let (1.., Some(common)) = (timeouts.max_connection_duration, common.as_object_mut()) {
+        let most = duration(timeouts.max_connection_duration);
+        common.insert("max_connection_duration".to_owned(), most);
+    }
+    set("common_http_protocol_options", common);
     set(
-        "common_http_protocol_options",
-        json!({ "headers_with_underscores_action": "DROP_HEADER" }),
+        "request_headers_timeout",
+        duration(timeouts.request_headers),
     );
-    set("request_headers_timeout", "10s".into());
+    set("request_timeout", duration(timeouts.request));
+    set("stream_idle_timeout", duration(timeouts.stream_idle));
     // Envoy drops the trailers of HTTP/1.1 unless told otherwise.
     let mut http1 = json!({ "enable_trailers": true });
     if let (Some(host), Some(http1)) = (&listener.http10_default_host, http1.as_object_mut()) {

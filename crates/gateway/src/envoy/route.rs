@@ -209,6 +209,9 @@ fn forward(action: &Forward, path: &PathMatch, hashing: &BTreeSet<&str>) -> Valu
     if let Some(timeout) = action.timeout {
         set("timeout", duration(timeout));
     }
+    if let Some(timeout) = action.idle_timeout {
+        set("idle_timeout", duration(timeout));
+    }
     if let Some(retries) = &action.retries {
         set("retry_policy", self::retries(retries));
     }
