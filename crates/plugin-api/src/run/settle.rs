@@ -29,8 +29,9 @@ impl ChainRun {
         }
     }
 
+    /// Makes the status and the length true that were changed.
     #[cold]
-    fn settle_headers<H: Host>(&mut self, direction: Direction, host: &mut H) {
+    pub(super) fn settle_headers<H: Host>(&mut self, direction: Direction, host: &mut H) {
         // A reply that plugins still look at is framed when it is sent.
         if direction == Direction::Response && self.local.is_some() {
             return;

@@ -65,14 +65,19 @@ impl ChainRun {
         }
         let restored = direction.headers();
         let has_length = |old: &OldHeader| old.map == restored && old.name == *b"content-length";
+        // While the length was gone, another link changed the body, or gave the response a status without one: the length
+        // has to be proven again.
+        let is_resized = self.changes.resized.get(side(direction)) == Some(&true);
+        let discards = self.flow(direction).discards;
         if journal.headers.iter().any(has_length)
-            && let (Some(true), Some(length)) = (
-                self.changes.resized.get(side(direction)),
-                self.changes.lengths.get_mut(side(direction)),
-            )
+            && (is_resized || discards)
+            && let Some(length) = self.changes.lengths.get_mut(side(direction))
         {
-            // While the length was gone, another link changed the body: the length has to be proven again.
             *length = true;
+            if self.flow(direction).cursor >= self.states.len() {
+                // No link is left whose turn would do it.
+                self.settle_headers(direction, host);
+            }
         }
         if journal.routed && self.request.cursor < self.states.len() && !self.response.headers_seen
         {

@@ -561,3 +561,33 @@ proptest! {
         wire.log();
     }
 }
+
+/// The plugin that set the length fails when the headers have passed the chain: another one gave the response a status
+/// without a body meanwhile.
+#[test]
+fn length_that_is_restored_late_is_none_of_a_response_without_a_body() {
+    let open = FailureAction::Open;
+    let first = vec![vec![], vec![Act::MoreBody], vec![Act::Fail]];
+    let second = vec![vec![], vec![Act::Status(204)], vec![]];
+    let third = vec![
+        vec![Act::SetLength(0), Act::MoreBody],
+        vec![],
+        vec![Act::MoreBody],
+    ];
+    let mut wire = Wire::new(vec![
+        random(first, open, streaming()),
+        random(second, FailureAction::Closed, whole()),
+        random(third, open, whole()),
+    ]);
+    let message = |announced, chunk| Message {
+        announced,
+        chunks: vec![chunk],
+        trailers: false,
+    };
+    feed(&mut wire, Direction::Request, &message(false, vec![]));
+    feed(&mut wire, Direction::Response, &message(true, vec![0]));
+    let sent = wire.sent(Direction::Response);
+    assert_eq!(sent.header(":status"), Some("204"));
+    assert_eq!(sent.header("content-length"), None);
+    assert_eq!(sent.body, b"");
+}
