@@ -18,12 +18,14 @@ mod schema_check;
 mod scopes;
 mod scripts;
 mod shadow;
+mod tls;
 mod upstreams;
 
 pub use files::searched_folder;
 pub(crate) use routes::LONGEST_BODY;
 
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use outrider_plugin_formats::{PluginEntry, PluginPackage, Problem};
 use outrider_yaml::{Field, Located, Location};
@@ -43,6 +45,11 @@ pub trait Loader {
 
     /// Absolute form of a path, for Envoy's configuration (certificates, access logs).
     fn absolute(&self, path: &str) -> String;
+
+    /// The time by which certificates are judged.
+    fn now(&self) -> SystemTime {
+        SystemTime::now()
+    }
 
     /// Checks a plugin's code together with one effective configuration by really loading it, its
     /// `on_configure` included. Called once for each different pair. Problems with an empty `file` are
@@ -79,6 +86,7 @@ pub fn compile(path: &str, loader: &dyn Loader) -> Compiled {
     let plugins = plugins::load(&mut context, &sources);
     plugins::check_allowed(&mut context, &sources, &upstreams.names);
     let projects = projects::build(&mut context, &sources, &upstreams);
+    tls::warn_of_missing_names(&mut context, &projects);
     let scoped = scopes::build(&mut context, gateway, &plugins, projects);
 
     let Context {
@@ -128,6 +136,8 @@ struct Context<'a> {
     problems: Vec<Problem>,
     warnings: Vec<Problem>,
     files: Vec<String>,
+    /// What each TLS listener has certificates for.
+    served: Vec<tls::Served>,
 }
 
 /// One of the files, for problems and relative paths.
@@ -143,6 +153,7 @@ impl<'a> Context<'a> {
             problems: Vec::new(),
             warnings: Vec::new(),
             files: Vec::new(),
+            served: Vec::new(),
         }
     }
 
@@ -153,14 +164,20 @@ impl<'a> Context<'a> {
         message: impl Into<String>,
         mend: impl Into<String>,
     ) {
-        let mend = mend.into();
-        self.problems.push(Problem {
-            file: origin.file.to_string(),
-            line: location.line,
-            column: location.column,
-            message: message.into(),
-            mend: (!mend.is_empty()).then_some(mend),
-        });
+        let problem = placed(origin, location, message.into(), mend.into());
+        self.problems.push(problem);
+    }
+
+    /// As [`Self::problem`], of something with which the gateway serves all the same.
+    fn warn(
+        &mut self,
+        origin: &Origin,
+        location: Location,
+        message: impl Into<String>,
+        mend: impl Into<String>,
+    ) {
+        let problem = placed(origin, location, message.into(), mend.into());
+        self.warnings.push(problem);
     }
 
     /// The value of a key that has to be there; tells when it is not.
@@ -182,29 +199,15 @@ impl<'a> Context<'a> {
         }
         field.get()
     }
+}
 
-    /// A PEM file that `text` names: it has to be there and to look like one. The result is its
-    /// absolute path.
-    fn pem_file(&mut self, origin: &Origin, text: &Located<crate::model::Text>) -> String {
-        let path = origin.join(&text.value.0);
-        match self.loader.read(&path) {
-            Ok(content) if content.contains("-----BEGIN ") => {}
-            Ok(_) => self.problem(
-                origin,
-                text.location,
-                format!("`{path}` is no PEM file"),
-                "name a file with a line `-----BEGIN ...-----`",
-            ),
-            Err(why) => self.problem(
-                origin,
-                text.location,
-                format!("`{path}` cannot be read: {why}"),
-                "paths are relative to the file that names them",
-            ),
-        }
-        let absolute = self.loader.absolute(&path);
-        self.files.push(path);
-        absolute
+fn placed(origin: &Origin, location: Location, message: String, mend: String) -> Problem {
+    Problem {
+        file: origin.file.to_string(),
+        line: location.line,
+        column: location.column,
+        message,
+        mend: (!mend.is_empty()).then_some(mend),
     }
 }
 

@@ -14,8 +14,10 @@ mod cluster;
 mod filter;
 mod listener;
 mod route;
+mod secret;
 mod yaml;
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 use serde_json::{Value, json};
@@ -46,6 +48,26 @@ pub struct Layout {
     pub admin: SocketAddr,
     /// Envoy's node id.
     pub node: String,
+    /// How the files of secrets hold certificates and keys.
+    pub secrets: Secrets,
+}
+
+/// How certificates and private keys reach Envoy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Secrets {
+    /// Their content is in Envoy's files: a certificate and its key change in one step, when somebody writes those.
+    Copied,
+    /// Envoy reads the user's files, and watches the folder that each certificate is in.
+    Named,
+}
+
+/// Where an object's parts are.
+#[derive(Debug, Clone, Copy)]
+enum Form<'l> {
+    /// In files of their own.
+    Files(&'l Layout),
+    /// In the object itself.
+    Inline,
 }
 
 /// The form with files.
@@ -61,7 +83,18 @@ pub struct Files {
     pub rds: Value,
     /// The filter's configuration, for [`ECDS_FILE`].
     pub ecds: Value,
+    /// Certificates with their keys, and authorities, by the name that listeners and clusters know them by; each for the
+    /// file [`secret_file`].
+    pub secrets: BTreeMap<String, Value>,
 }
+
+/// The file of a secret.
+pub fn secret_file(name: &str) -> String {
+    format!("{SECRET_PREFIX}{name}.json")
+}
+
+/// How the names of secrets' files begin.
+pub const SECRET_PREFIX: &str = "secret-";
 
 impl Files {
     /// The four files that Envoy watches, by name, in the order in which a change is best applied:
@@ -81,12 +114,9 @@ pub fn files(plan: &Plan, layout: &Layout) -> Files {
     let listeners = plan
         .listeners
         .iter()
-        .map(|listener| {
-            let routes = listener::Routes::Discovered(layout);
-            listener::listener(plan, listener, &routes)
-        })
+        .map(|listener| listener::listener(plan, listener, Form::Files(layout)))
         .collect();
-    let clusters = cluster::clusters(plan);
+    let clusters = cluster::clusters(plan, Form::Files(layout));
     Files {
         bootstrap: bootstrap::dynamic(plan, layout),
         lds: discovery_response(listeners, "envoy.config.listener.v3.Listener"),
@@ -99,6 +129,7 @@ pub fn files(plan: &Plan, layout: &Layout) -> Files {
             vec![filter::extension(&plan.filter)],
             "envoy.config.core.v3.TypedExtensionConfig",
         ),
+        secrets: secret::all(plan, layout.secrets),
     }
 }
 
@@ -107,9 +138,9 @@ pub fn static_bootstrap(plan: &Plan, layout: &Layout) -> Value {
     let listeners: Vec<Value> = plan
         .listeners
         .iter()
-        .map(|listener| listener::listener(plan, listener, &listener::Routes::Inline))
+        .map(|listener| listener::listener(plan, listener, Form::Inline))
         .collect();
-    let clusters = cluster::clusters(plan);
+    let clusters = cluster::clusters(plan, Form::Inline);
     bootstrap::inline(plan, layout, &listeners, clusters)
 }
 
@@ -188,12 +219,4 @@ fn duration(milliseconds: u64) -> Value {
     } else {
         format!("{seconds}.{rest:03}s").into()
     }
-}
-
-/// PEM files as a `TlsCertificate`.
-fn certificate(certificate: &crate::plan::Certificate) -> Value {
-    json!({
-        "certificate_chain": { "filename": certificate.certificate },
-        "private_key": { "filename": certificate.private_key },
-    })
 }

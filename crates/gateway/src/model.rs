@@ -153,18 +153,23 @@ pub(crate) struct Listener {
     pub(crate) http10_default_host: Field<Text>,
 }
 
-/// A listener's certificate, and whether clients show theirs. The files are read when the listener is
-/// set up.
+/// A listener's certificates, and whether clients show theirs. A renewed file is served as soon as it is written, without
+/// a restart, and no connection is closed; a pair that does not belong together is refused.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-#[schemars(extend("required" = ["certificate", "private_key"]))]
+#[schemars(extend("anyOf" = [{"required": ["certificate", "private_key"]}, {"required": ["certificates"]}]))]
 pub(crate) struct ListenerTls {
-    /// The certificate chain, a PEM file relative to this file.
+    /// The certificate chain, a PEM file relative to this file: first the listener's own certificate, then those of the
+    /// authorities between it and one that clients trust.
     #[serde(default)]
     pub(crate) certificate: Field<Text>,
-    /// Its private key, a PEM file relative to this file.
+    /// Its private key, a PEM file relative to this file: RSA of 2048 bits or more, or ECDSA on P-256, P-384 or P-521.
     #[serde(default)]
     pub(crate) private_key: Field<Text>,
+    /// More than one certificate: that one is served whose DNS names have the name that the client asks for (SNI), or else
+    /// the first. Instead of `certificate` and `private_key`.
+    #[serde(default)]
+    pub(crate) certificates: Field<Vec<Field<ListenerCertificate>>>,
     /// The authorities that may have signed clients' certificates, a PEM file relative to this file.
     /// With it, clients are asked for a certificate, and one that no such authority signed ends the
     /// connection. Default: clients are not asked.
@@ -174,6 +179,19 @@ pub(crate) struct ListenerTls {
     /// `required`.
     #[serde(default)]
     pub(crate) client_certificate: Field<ClientCertificate>,
+}
+
+/// One of a listener's certificates.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(extend("required" = ["certificate", "private_key"]))]
+pub(crate) struct ListenerCertificate {
+    /// The certificate chain, a PEM file relative to this file.
+    #[serde(default)]
+    pub(crate) certificate: Field<Text>,
+    /// Its private key, a PEM file relative to this file.
+    #[serde(default)]
+    pub(crate) private_key: Field<Text>,
 }
 
 /// Whether clients have to show a certificate.

@@ -4,6 +4,7 @@
 //! was written is kept only for explanations and is no part of what serializes.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::Arc;
 
 use outrider_plugin_formats::{FilterConfig, Group, RouteConfig};
@@ -43,6 +44,26 @@ pub struct Plan {
     pub projects: Vec<Project>,
     /// The upstreams.
     pub upstreams: Vec<Upstream>,
+}
+
+impl Plan {
+    /// The gateway's own certificates: those of listeners, and those that it shows to upstreams.
+    pub fn certificates(&self) -> impl Iterator<Item = &Certificate> {
+        let of_listeners = self.listeners.iter().filter_map(|item| item.tls.as_ref());
+        let of_upstreams = self.upstreams.iter().filter_map(|item| item.tls.as_ref());
+        of_listeners
+            .flat_map(|tls| &tls.certificates)
+            .chain(of_upstreams.filter_map(|tls| tls.client.as_ref()))
+    }
+
+    /// The authorities that clients' and upstreams' certificates are verified with.
+    pub fn authorities(&self) -> impl Iterator<Item = &Pem> {
+        let of_listeners = self.listeners.iter().filter_map(|item| item.tls.as_ref());
+        let of_upstreams = self.upstreams.iter().filter_map(|item| item.tls.as_ref());
+        of_listeners
+            .filter_map(|tls| Some(&tls.clients.as_ref()?.ca))
+            .chain(of_upstreams.filter_map(|tls| tls.ca.as_ref()))
+    }
 }
 
 /// How long clients may take, in milliseconds; 0: no limit.
@@ -90,9 +111,8 @@ pub struct Listener {
 /// TLS of a listener.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ListenerTls {
-    /// The gateway's own.
-    #[serde(flatten)]
-    pub own: Certificate,
+    /// The gateway's own, at least one. Envoy chooses by the name that a client asks for; the first is for the rest.
+    pub certificates: Vec<Certificate>,
     /// How clients' certificates are verified; none: clients are not asked for any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub clients: Option<ClientVerification>,
@@ -101,19 +121,42 @@ pub struct ListenerTls {
 /// How clients' certificates are verified.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ClientVerification {
-    /// Absolute path of the authorities' PEM file.
-    pub ca: String,
+    /// The authorities.
+    pub ca: Pem,
     /// Whether there has to be one.
     pub certificate: ClientCertificate,
 }
 
-/// PEM files.
+/// A certificate with its key.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Certificate {
-    /// Absolute path of the chain.
-    pub certificate: String,
-    /// Absolute path of the private key.
-    pub private_key: String,
+    /// The chain.
+    pub certificate: Pem,
+    /// The private key.
+    pub private_key: Pem,
+}
+
+/// A PEM file. Its content is no part of what serializes or of what `Debug` shows: it may be a private key.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Pem {
+    /// Absolute path.
+    pub path: String,
+    /// The content when it was read.
+    pub text: Arc<str>,
+}
+
+impl Serialize for Pem {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.path)
+    }
+}
+
+impl fmt::Debug for Pem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pem")
+            .field("path", &self.path)
+            .finish_non_exhaustive()
+    }
 }
 
 /// HTTP versions of a listener.
@@ -443,8 +486,8 @@ pub struct HealthCheck {
 pub struct UpstreamTls {
     /// Server name.
     pub sni: Option<String>,
-    /// Absolute path of the authorities' PEM file; none: the certificate is not checked.
-    pub ca: Option<String>,
+    /// The authorities; none: the certificate is not checked.
+    pub ca: Option<Pem>,
     /// The gateway's own certificate.
     pub client: Option<Certificate>,
 }

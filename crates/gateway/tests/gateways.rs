@@ -7,7 +7,7 @@ mod support;
 
 use std::fmt::Write as _;
 
-use outrider_gateway::envoy::{self, Layout};
+use outrider_gateway::envoy::{self, Layout, Secrets};
 use outrider_gateway::{Plan, Request, compile, explain};
 use outrider_plugin_formats::RouteConfig;
 use serde_json::Value;
@@ -24,6 +24,7 @@ fn layout() -> Layout {
         directory: "/run/outrider".to_owned(),
         admin: "127.0.0.1:9901".parse().unwrap(),
         node: "outrider".to_owned(),
+        secrets: Secrets::Named,
     }
 }
 
@@ -41,6 +42,9 @@ fn goldens() {
         insta::assert_snapshot!("bootstrap", yaml(&files.bootstrap));
         for (file, content) in files.watched() {
             insta::assert_snapshot!(file, yaml(content));
+        }
+        if !files.secrets.is_empty() {
+            insta::assert_snapshot!("secrets", yaml(&files.secrets));
         }
         insta::assert_snapshot!("static", yaml(&envoy::static_bootstrap(&plan, &layout())));
     });

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 
-use outrider_gateway::envoy::{self, Layout};
+use outrider_gateway::envoy::{self, Layout, Secrets};
 use outrider_gateway::{Loader, PluginPackage, Problem, compile};
 use outrider_plugin_formats::{BodyModes, Group, Manifest, Places, PluginCode, Runtime};
 use serde_json::{Value, json};
@@ -109,6 +109,7 @@ fn ten_thousand_routes() {
         directory: "/run/outrider".to_owned(),
         admin: "127.0.0.1:0".parse().unwrap(),
         node: "outrider".to_owned(),
+        secrets: Secrets::Copied,
     };
     let files = envoy::files(&plan, &layout);
     let took = begin.elapsed();

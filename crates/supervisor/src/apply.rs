@@ -3,14 +3,17 @@
 //! Envoy takes clusters, plugins, routes and listeners up one file at a time, while streams flow. No
 //! stream may meet a reference to something that is not there, so things appear before whatever refers
 //! to them and disappear after: first clusters and plugins old and new together, then routes, then
-//! listeners, then clusters and plugins without what nobody refers to any more.
+//! listeners, then clusters and plugins without what nobody refers to any more. Certificates come first of all: listeners
+//! and clusters name them.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
+use std::fs;
 use std::path::Path;
 
 use outrider_gateway::envoy::{
     CDS_FILE, ECDS_FILE, FILTER_NAME, Files, LDS_FILE, RDS_FILE, ROUTE_CONFIGURATION,
+    SECRET_PREFIX, secret_file,
 };
 use serde_json::Value;
 
@@ -22,8 +25,10 @@ const CLUSTERS: &str = "/resources";
 const PLUGINS: &str = "/resources/0/typed_config/filter_config/value/plugins";
 
 /// One of the files that Envoy watches.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Part {
+    /// A certificate with its key, or authorities; by name.
+    Secret(String),
     /// Clusters.
     Upstreams,
     /// The filter's configuration.
@@ -36,8 +41,9 @@ pub(crate) enum Part {
 
 impl Part {
     /// What it is, in a message.
-    pub(crate) fn words(self) -> &'static str {
+    pub(crate) fn words(&self) -> &'static str {
         match self {
+            Self::Secret(_) => "certificates",
             Self::Upstreams => "upstreams",
             Self::Plugins => "plugins",
             Self::Routes => "routes",
@@ -46,28 +52,32 @@ impl Part {
     }
 
     /// Its file in the state folder.
-    pub(crate) fn file_name(self) -> &'static str {
-        match self {
+    pub(crate) fn file_name(&self) -> Cow<'static, str> {
+        Cow::Borrowed(match self {
+            Self::Secret(name) => return Cow::Owned(secret_file(name)),
             Self::Upstreams => CDS_FILE,
             Self::Plugins => ECDS_FILE,
             Self::Routes => RDS_FILE,
             Self::Listeners => LDS_FILE,
-        }
+        })
     }
 
-    fn of(self, files: &Files) -> &Value {
-        match self {
+    /// Its content; `None`: a secret that these files have not.
+    fn of<'f>(&self, files: &'f Files) -> Option<&'f Value> {
+        Some(match self {
+            Self::Secret(name) => return files.secrets.get(name),
             Self::Upstreams => &files.cds,
             Self::Plugins => &files.ecds,
             Self::Routes => &files.rds,
             Self::Listeners => &files.lds,
-        }
+        })
     }
 
-    fn document(self, folder: &Path) -> Document {
+    fn document(&self, folder: &Path) -> Document {
         Document {
-            path: folder.join(self.file_name()),
+            path: folder.join(&*self.file_name()),
             counters: match self {
+                Self::Secret(name) => format!(r"sds\.{name}"),
                 Self::Upstreams => r"cluster_manager\.cds".to_owned(),
                 Self::Plugins => {
                     format!(r"extension_config_discovery\.http_filter\.{FILTER_NAME}")
@@ -95,6 +105,11 @@ pub(crate) fn steps<'a>(old: &'a Files, new: &'a Files) -> Vec<Step<'a>> {
     let last_upstreams = (upstreams != new.cds).then_some(&new.cds);
     let last_plugins = (plugins != new.ecds).then_some(&new.ecds);
     let mut step = |part: Part, content: Cow<'a, Value>| steps.push(Step { part, content });
+    for (name, content) in &new.secrets {
+        if old.secrets.get(name) != Some(content) {
+            step(Part::Secret(name.clone()), Cow::Borrowed(content));
+        }
+    }
     if upstreams != old.cds {
         step(Part::Upstreams, Cow::Owned(upstreams));
     }
@@ -125,7 +140,11 @@ fn steps_from_any<'a>(possible: &[&Files], new: &'a Files) -> Vec<Step<'a>> {
         })
     };
     let step = |part: Part, content: Cow<'a, Value>| Step { part, content };
-    vec![
+    let secrets = new
+        .secrets
+        .iter()
+        .map(|(name, content)| step(Part::Secret(name.clone()), Cow::Borrowed(content)));
+    let others = [
         step(
             Part::Upstreams,
             Cow::Owned(all(CLUSTERS, |files| &files.cds)),
@@ -135,7 +154,8 @@ fn steps_from_any<'a>(possible: &[&Files], new: &'a Files) -> Vec<Step<'a>> {
         step(Part::Listeners, Cow::Borrowed(&new.lds)),
         step(Part::Plugins, Cow::Borrowed(&new.ecds)),
         step(Part::Upstreams, Cow::Borrowed(&new.cds)),
-    ]
+    ];
+    secrets.chain(others).collect()
 }
 
 /// How [`apply`] ended.
@@ -158,21 +178,23 @@ pub(crate) fn apply(
     possible: &[&Files],
     new: &Files,
 ) -> anyhow::Result<Applied> {
-    let (steps, mut touched) = match possible {
-        [old] => (steps(old, new), Vec::new()),
-        _ => (
-            steps_from_any(possible, new),
-            vec![
-                Part::Upstreams,
-                Part::Plugins,
-                Part::Routes,
-                Part::Listeners,
-            ],
-        ),
+    let (steps, mut touched) = if let [old] = possible {
+        (steps(old, new), Vec::new())
+    } else {
+        let secrets = possible.first().into_iter().flat_map(|old| &old.secrets);
+        let secrets = secrets.map(|(name, _)| Part::Secret(name.clone()));
+        let others = [
+            Part::Upstreams,
+            Part::Plugins,
+            Part::Routes,
+            Part::Listeners,
+        ];
+        let touched = secrets.chain(others).collect();
+        (steps_from_any(possible, new), touched)
     };
     let is_change = !steps.is_empty();
     for Step { part, content } in steps {
-        touched.push(part);
+        touched.push(part.clone());
         let verdict = courier.hand_over(&part.document(folder), &content.to_string())?;
         if let Verdict::Refused(reason) = verdict {
             if let Some(old) = possible.first() {
@@ -181,7 +203,24 @@ pub(crate) fn apply(
             return Ok(Applied::Refused(part, reason));
         }
     }
+    forget_secrets(folder, new);
     Ok(Applied::All(is_change))
+}
+
+/// Removes the files of secrets that these have not: private keys that nobody names stay nowhere.
+fn forget_secrets(folder: &Path, files: &Files) {
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let file = entry.file_name();
+        let Some(name) = file.to_str().and_then(|file| {
+            let name = file.strip_prefix(SECRET_PREFIX)?;
+            name.split_once('.').map(|(name, _)| name)
+        }) else {
+            continue;
+        };
+        if !files.secrets.contains_key(name) {
+            let _ = fs::remove_file(entry.path());
+        }
+    }
 }
 
 /// Puts the old files back, the last one touched first. Envoy took each of them before, so there is no
@@ -194,8 +233,11 @@ fn go_back(
 ) -> anyhow::Result<()> {
     let mut back = BTreeSet::new();
     for part in touched.iter().rev() {
-        if back.insert(*part) {
-            courier.hand_over(&part.document(folder), &part.of(old).to_string())?;
+        // Of a secret that is new there is nothing to go back to, and nobody names it.
+        if back.insert(part)
+            && let Some(content) = part.of(old)
+        {
+            courier.hand_over(&part.document(folder), &content.to_string())?;
         }
     }
     Ok(())
@@ -203,9 +245,13 @@ fn go_back(
 
 /// Writes every file of a configuration, before Envoy starts.
 pub(crate) fn write_all(folder: &Path, files: &Files) -> anyhow::Result<()> {
+    for (name, content) in &files.secrets {
+        replace(&folder.join(secret_file(name)), &content.to_string())?;
+    }
     for (name, content) in files.watched() {
         replace(&folder.join(name), &content.to_string())?;
     }
+    forget_secrets(folder, files);
     Ok(())
 }
 
@@ -252,6 +298,7 @@ mod tests {
             ecds: json!({"resources": [{"typed_config": {"filter_config": {"value": {"plugins": plugins}}}}]}),
             rds: json!({"resources": [routes]}),
             lds: json!({"resources": [listener]}),
+            secrets: BTreeMap::new(),
         }
     }
 
@@ -325,6 +372,52 @@ mod tests {
             told(&old, &new),
             ["rds.json: r2", "ecds.json: p1", "cds.json: a"]
         );
+    }
+
+    fn with_secrets(mut files: Files, secrets: &[(&str, &str)]) -> Files {
+        let document = |content: &str| json!({"resources": [content]});
+        files.secrets = secrets
+            .iter()
+            .map(|(name, content)| ((*name).to_owned(), document(content)))
+            .collect();
+        files
+    }
+
+    #[test]
+    fn certificates_come_before_what_names_them_and_a_renewed_one_alone() {
+        let same = || files(&["a"], &[("p", "1")], "r", "l");
+        let old = with_secrets(same(), &[("shop", "1"), ("blog", "1")]);
+        let renewed = with_secrets(same(), &[("shop", "2"), ("blog", "1")]);
+        assert_eq!(told(&old, &renewed), ["secret-shop.json: 2"]);
+        let more = with_secrets(
+            files(&["a"], &[("p", "1")], "r", "l2"),
+            &[("shop", "1"), ("blog", "1"), ("new", "1")],
+        );
+        assert_eq!(told(&old, &more), ["secret-new.json: 1", "lds.json: l2"]);
+        let mixture = as_lines(&steps_from_any(&[&old, &renewed], &old));
+        assert_eq!(mixture[..2], ["secret-blog.json: 1", "secret-shop.json: 1"]);
+    }
+
+    /// Keys that no configuration names any more stay nowhere, a half-written one neither.
+    #[test]
+    fn files_of_other_secrets_are_removed() {
+        let folder = tempfile::tempdir().unwrap();
+        let names = [
+            "secret-old.json",
+            "secret-shop.json",
+            "secret-old.new",
+            "lds.json",
+        ];
+        for name in names {
+            fs::write(folder.path().join(name), "{}").unwrap();
+        }
+        let new = with_secrets(files(&[], &[], "r", "l"), &[("shop", "1")]);
+        forget_secrets(folder.path(), &new);
+        let left: BTreeSet<_> = (fs::read_dir(folder.path()).unwrap())
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        let expected = ["lds.json", "secret-shop.json"].map(str::to_owned);
+        assert_eq!(left, BTreeSet::from(expected));
     }
 
     #[test]

@@ -66,7 +66,8 @@ impl<'a> Courier<'a> {
         }
     }
 
-    /// Replaces the file and waits for Envoy's verdict.
+    /// Replaces the file and waits for Envoy's verdict. Where nothing of Envoy's reads the file yet (a certificate that no
+    /// listener names so far), there is none: it will be read with what comes to name it.
     ///
     /// # Errors
     /// The file cannot be written, Envoy is gone, or there is no verdict within a minute.
@@ -74,9 +75,12 @@ impl<'a> Courier<'a> {
         let before = self.counts(document)?;
         self.refusals.take();
         replace(&document.path, text)?;
+        let Some(before) = before else {
+            return Ok(Verdict::Taken);
+        };
         let start = Instant::now();
         loop {
-            let now = self.counts(document)?;
+            let now = self.counts(document)?.unwrap_or(before);
             if now.refused > before.refused {
                 return Ok(Verdict::Refused(self.reason()));
             }
@@ -94,7 +98,8 @@ impl<'a> Courier<'a> {
         }
     }
 
-    fn counts(&self, document: &Document) -> anyhow::Result<Counts> {
+    /// `None`: nothing reads it.
+    fn counts(&self, document: &Document) -> anyhow::Result<Option<Counts>> {
         let filter = format!(
             r"^{}\.update_(success|rejected|failure)$",
             document.counters
@@ -110,6 +115,9 @@ impl<'a> Courier<'a> {
                 stats => break stats?,
             }
         };
+        if stats.is_empty() {
+            return Ok(None);
+        }
         let mut counts = Counts::default();
         for (name, value) in stats {
             if name.ends_with("_success") {
@@ -118,7 +126,7 @@ impl<'a> Courier<'a> {
                 counts.refused += value;
             }
         }
-        Ok(counts)
+        Ok(Some(counts))
     }
 
     fn reason(&self) -> String {

@@ -27,7 +27,7 @@ pub(crate) fn place(file: &Path, path: &[PathSegment]) -> String {
     )
 }
 
-/// Where the file names what Envoy's reason is about: a listener's address or one of its PEM files.
+/// Where the file names what Envoy's reason is about: a listener's address.
 pub(crate) fn of_reason(file: &Path, plan: &Plan, reason: &str) -> Option<String> {
     let names = |text: &str| {
         reason
@@ -37,21 +37,6 @@ pub(crate) fn of_reason(file: &Path, plan: &Plan, reason: &str) -> Option<String
     plan.listeners
         .iter()
         .enumerate()
-        .find_map(|(index, listen)| {
-            let key: &[&str] = match &listen.tls {
-                Some(tls) if names(&tls.own.certificate) => &["tls", "certificate"],
-                Some(tls) if names(&tls.own.private_key) => &["tls", "private_key"],
-                Some(tls)
-                    if tls
-                        .clients
-                        .as_ref()
-                        .is_some_and(|clients| names(&clients.ca)) =>
-                {
-                    &["tls", "client_ca"]
-                }
-                _ if names(&listen.address.to_string()) => &["address"],
-                _ => return None,
-            };
-            Some(place(file, &listener(index, key)))
-        })
+        .find(|(_, listen)| names(&listen.address.to_string()))
+        .map(|(index, _)| place(file, &listener(index, &["address"])))
 }

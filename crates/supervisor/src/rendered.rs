@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 
 use outrider_gateway::Plan;
-use outrider_gateway::envoy::Layout;
+use outrider_gateway::envoy::{Layout, Secrets};
 
 /// Where the files are, and where Envoy's admin interface is: at a free port of the loopback unless the
 /// plan says otherwise.
@@ -15,5 +15,6 @@ pub(crate) fn layout(plan: &Plan, folder: &Path) -> Layout {
             .admin
             .unwrap_or_else(|| SocketAddr::from((Ipv4Addr::LOCALHOST, 0))),
         node: "outrider".to_owned(),
+        secrets: Secrets::Copied,
     }
 }

@@ -79,6 +79,7 @@ impl Revision {
             ecds,
             rds,
             lds,
+            secrets,
         } = &self.files;
         let digests: Vec<&str> = self
             .modules
@@ -91,6 +92,7 @@ impl Revision {
             "ecds": ecds,
             "rds": rds,
             "lds": lds,
+            "secrets": secrets,
             "workers": self.workers,
             "modules": digests,
             "folder": state.run_folder(),
@@ -165,6 +167,9 @@ fn read(path: &Path, folder: &Path) -> anyhow::Result<Option<Revision>> {
         value.with_context(|| format!("{name} is missing"))
     };
     let modules = take("modules")?;
+    // Private keys, and the text of certificates: read without words that would hold a part of them.
+    let secrets = serde_json::from_value(take("secrets").unwrap_or_else(|_| json!({})))
+        .map_err(|_| anyhow::anyhow!("secrets are no mapping"))?;
     Ok(Some(Revision {
         plan: None,
         files: Files {
@@ -173,6 +178,7 @@ fn read(path: &Path, folder: &Path) -> anyhow::Result<Option<Revision>> {
             ecds: take("ecds")?,
             rds: take("rds")?,
             lds: take("lds")?,
+            secrets,
         },
         workers: take("workers")?
             .as_u64()

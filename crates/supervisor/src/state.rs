@@ -1,8 +1,8 @@
 //! The folder that one running gateway keeps its files in.
 //!
 //! `<name>-<hash>/` in the user's folder for state (or that of a systemd service), readable by its owner only (plugin
-//! configuration may hold secrets): `bootstrap.json`, `lds.json`, `cds.json`, `rds.json` and `ecds.json` as Envoy reads
-//! them, `admin-address.txt`, copies of the module and of the WebAssembly modules by digest, `last-good.json`,
+//! configuration may hold secrets): `bootstrap.json`, `lds.json`, `cds.json`, `rds.json`, `ecds.json` and a
+//! `secret-<name>.json` for each certificate (with its private key) as Envoy reads them, `admin-address.txt`, copies of the module and of the WebAssembly modules by digest, `last-good.json`,
 //! `control.sock`, and `lock`, which one command holds. A command that took over keeps what its Envoy reads in `run-<number>`:
 //! the Envoy before it follows the same files until it ends.
 //!

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context as _;
 use clap::{Args, Subcommand};
 use outrider_gateway::Plan;
-use outrider_gateway::envoy::{Layout, files, static_bootstrap, to_yaml};
+use outrider_gateway::envoy::{Layout, Secrets, files, secret_file, static_bootstrap, to_yaml};
 
 use crate::exit::{self, Exit};
 use crate::loader::compile_file;
@@ -85,7 +85,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
 
 /// One file.
 struct Document {
-    name: &'static str,
+    name: String,
     /// For people, and for Envoy where the file's name says so.
     yaml: String,
     /// For Envoy.
@@ -99,9 +99,10 @@ fn documents(plan: &Plan, folder: &Path, fixed: bool) -> anyhow::Result<Vec<Docu
             .admin
             .unwrap_or_else(|| SocketAddr::from((Ipv4Addr::LOCALHOST, 9901))),
         node: "outrider".to_owned(),
+        secrets: Secrets::Named,
     };
-    let document = |name, value: &serde_json::Value| Document {
-        name,
+    let document = |name: &str, value: &serde_json::Value| Document {
+        name: name.to_owned(),
         yaml: to_yaml(value),
         json: format!("{value:#}\n"),
     };
@@ -110,10 +111,15 @@ fn documents(plan: &Plan, folder: &Path, fixed: bool) -> anyhow::Result<Vec<Docu
     }
     let files = files(plan, &layout);
     let watched = files.watched();
+    let secrets = files
+        .secrets
+        .iter()
+        .map(|(name, value)| document(&secret_file(name), value));
     Ok([(BOOTSTRAP, &files.bootstrap)]
         .into_iter()
         .chain(watched)
         .map(|(name, value)| document(name, value))
+        .chain(secrets)
         .collect())
 }
 
@@ -138,7 +144,7 @@ fn write(folder: &Path, documents: &[Document]) -> anyhow::Result<()> {
         .create(folder)
         .with_context(|| format!("the folder {} cannot be made", folder.display()))?;
     for document in documents {
-        let path = folder.join(document.name);
+        let path = folder.join(&document.name);
         let text = if document.name == STATIC {
             &document.yaml
         } else {

@@ -2,9 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use outrider_gateway::plan::{Plan, Project, Route};
 use outrider_plugin_formats::PluginEntry;
+use serde::Serialize;
 
 /// How many routes are named before the rest is counted.
 const NAMED: usize = 10;
@@ -18,6 +20,7 @@ pub(crate) fn summary(old: &Plan, new: &Plan) -> Vec<String> {
             plan.body_limit,
             plan.filter.log_folder.clone(),
             plan.filter.plugin_time,
+            (plan.trusted_hops, plan.timeouts, plan.client_limits),
         )
     };
     if of_gateway(old) != of_gateway(new) {
@@ -27,8 +30,9 @@ pub(crate) fn summary(old: &Plan, new: &Plan) -> Vec<String> {
         "listener",
         old.listeners.iter().map(|item| (item.name.as_str(), item)),
         new.listeners.iter().map(|item| (item.name.as_str(), item)),
-        |old, new| old == new,
+        same,
     ));
+    lines.extend(renewed(old, new));
     lines.extend(plugins(&old.filter.plugins, &new.filter.plugins));
     let (old_projects, new_projects) = (by_name(&old.projects), by_name(&new.projects));
     lines.extend(compare(
@@ -46,9 +50,31 @@ pub(crate) fn summary(old: &Plan, new: &Plan) -> Vec<String> {
         "upstream",
         old.upstreams.iter().map(|item| (item.name.as_str(), item)),
         new.upstreams.iter().map(|item| (item.name.as_str(), item)),
-        |old, new| old == new,
+        same,
     ));
     lines
+}
+
+/// Files of certificates and authorities that have another content.
+fn renewed(old: &Plan, new: &Plan) -> Vec<String> {
+    let files = |plan: &Plan| -> BTreeMap<String, Arc<str>> {
+        let certificates = plan.certificates().map(|pair| &pair.certificate);
+        certificates
+            .chain(plan.authorities())
+            .map(|pem| (pem.path.clone(), Arc::clone(&pem.text)))
+            .collect()
+    };
+    let old = files(old);
+    files(new)
+        .iter()
+        .filter(|(path, text)| old.get(*path).is_some_and(|before| before != *text))
+        .map(|(path, _)| format!("renewed certificate {path}"))
+        .collect()
+}
+
+/// Whether two things are told the same way: the content of certificates is no part of what serializes.
+fn same<T: PartialEq + Serialize>(old: &T, new: &T) -> bool {
+    old == new || serde_json::to_value(old).ok() == serde_json::to_value(new).ok()
 }
 
 /// Values that only a restart of the command changes.

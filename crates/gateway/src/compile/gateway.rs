@@ -7,12 +7,9 @@ use outrider_plugin_formats::PluginTime;
 use outrider_yaml::{Field, Located, Shape};
 
 use super::files::{Place, Source};
-use super::{Context, Origin, scopes};
+use super::{Context, Origin, scopes, tls};
 use crate::model::{self, Protocol, text};
-use crate::plan::{
-    AccessLog, Certificate, ClientLimits, ClientTimeouts, ClientVerification, Listener,
-    ListenerTls, Protocols, Use,
-};
+use crate::plan::{AccessLog, ClientLimits, ClientTimeouts, Listener, Protocols, Use};
 
 const DEFAULT_BODY_LIMIT: u32 = 1024 * 1024;
 /// Requests at a time on one HTTP/2 connection, as Envoy recommends for an edge.
@@ -229,7 +226,7 @@ fn listeners(
             .value
             .tls
             .get()
-            .and_then(|tls| self::tls(context, origin, tls));
+            .and_then(|tls| tls::of_listener(context, origin, &name, tls));
         let protocols = protocols(context, origin, &listener.value.protocols);
         if let Some(address) = address {
             listeners.push(Listener {
@@ -246,56 +243,6 @@ fn listeners(
         }
     }
     listeners
-}
-
-fn tls(
-    context: &mut Context<'_>,
-    origin: &Origin,
-    tls: &Located<model::ListenerTls>,
-) -> Option<ListenerTls> {
-    let value = &tls.value;
-    let what = "the listener's `tls`";
-    let certificate = context.required(
-        origin,
-        tls.location,
-        what,
-        "certificate",
-        &value.certificate,
-    );
-    let private_key = context.required(
-        origin,
-        tls.location,
-        what,
-        "private_key",
-        &value.private_key,
-    );
-    if let Some(location) = value.client_certificate.location()
-        && value.client_ca.is_missing()
-    {
-        context.problem(
-            origin,
-            location,
-            "`client_certificate` needs the authorities that clients' certificates are verified with",
-            "add `client_ca:` with their PEM file, or remove the key",
-        );
-    }
-    let certificate = certificate.map(|file| context.pem_file(origin, file));
-    let private_key = private_key.map(|file| context.pem_file(origin, file));
-    let clients = value.client_ca.get().map(|ca| ClientVerification {
-        ca: context.pem_file(origin, ca),
-        certificate: value
-            .client_certificate
-            .value()
-            .copied()
-            .unwrap_or_default(),
-    });
-    Some(ListenerTls {
-        own: Certificate {
-            certificate: certificate?,
-            private_key: private_key?,
-        },
-        clients,
-    })
 }
 
 fn protocols(

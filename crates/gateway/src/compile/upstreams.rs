@@ -7,10 +7,10 @@ use outrider_plugin_formats::FilterConfig;
 use outrider_yaml::{Field, Located, Location, Shape};
 
 use super::files::Source;
-use super::{Context, Origin};
+use super::{Context, Origin, tls};
 use crate::model::{self, Protocol, text};
 use crate::plan::{
-    Certificate, Endpoint, HealthCheck, LoadBalancing, OutlierDetection, Upstream, UpstreamLimits,
+    Endpoint, HealthCheck, LoadBalancing, OutlierDetection, Upstream, UpstreamLimits,
     UpstreamProtocol, UpstreamTls,
 };
 
@@ -293,7 +293,7 @@ fn tls(
         );
     }
     let ca = match value.ca.get() {
-        Some(ca) if ca.value.0 != "none" => Some(context.pem_file(origin, ca)),
+        Some(ca) if ca.value.0 != "none" => Some(tls::authorities(context, origin, ca)),
         _ => None,
     };
     let sni = match (value.sni.value(), endpoints) {
@@ -310,10 +310,9 @@ fn tls(
         );
     }
     let client = match (value.certificate.get(), value.private_key.get()) {
-        (Some(certificate), Some(private_key)) => Some(Certificate {
-            certificate: context.pem_file(origin, certificate),
-            private_key: context.pem_file(origin, private_key),
-        }),
+        (Some(certificate), Some(private_key)) => {
+            Some(tls::certificate(context, origin, certificate, private_key).0)
+        }
         _ => None,
     };
     for (one, other, key) in [

@@ -4,19 +4,19 @@ use std::net::IpAddr;
 
 use serde_json::{Map, Value, json};
 
-use super::{certificate, duration, http2_options, socket_address, typed};
+use super::{Form, duration, http2_options, secret, socket_address, typed};
 use crate::plan::{
     Endpoint, HealthCheck, LoadBalancing, OutlierDetection, Plan, Upstream, UpstreamLimits,
     UpstreamProtocol, UpstreamTls,
 };
 
 /// The clusters of all upstreams, each followed by its cluster for callouts where it has one.
-pub(super) fn clusters(plan: &Plan) -> Vec<Value> {
+pub(super) fn clusters(plan: &Plan, form: Form<'_>) -> Vec<Value> {
     let mut clusters = Vec::new();
     for upstream in &plan.upstreams {
-        clusters.push(cluster(plan, upstream));
+        clusters.push(cluster(plan, upstream, form));
         if let Some(name) = plan.filter.callout_clusters.get(&upstream.name) {
-            clusters.push(cluster(plan, &for_callouts(upstream, name)));
+            clusters.push(cluster(plan, &for_callouts(upstream, name), form));
         }
     }
     clusters
@@ -35,7 +35,7 @@ fn for_callouts(upstream: &Upstream, name: &str) -> Upstream {
     upstream
 }
 
-fn cluster(plan: &Plan, upstream: &Upstream) -> Value {
+fn cluster(plan: &Plan, upstream: &Upstream, form: Form<'_>) -> Value {
     let mut cluster = Map::new();
     let mut set = |key: &str, value: Value| {
         cluster.insert(key.to_owned(), value);
@@ -80,7 +80,7 @@ fn cluster(plan: &Plan, upstream: &Upstream) -> Value {
         set("outlier_detection", outlier_detection(detection));
     }
     if let Some(tls) = &upstream.tls {
-        set("transport_socket", self::tls(tls, upstream.protocol));
+        set("transport_socket", self::tls(tls, upstream.protocol, form));
     }
     let protocol = match upstream.protocol {
         // Envoy drops the trailers of HTTP/1.1 unless told otherwise.
@@ -146,29 +146,29 @@ fn health_check(check: &HealthCheck, protocol: UpstreamProtocol) -> Value {
     })
 }
 
-fn tls(tls: &UpstreamTls, protocol: UpstreamProtocol) -> Value {
+fn tls(tls: &UpstreamTls, protocol: UpstreamProtocol, form: Form<'_>) -> Value {
     let mut common = Map::new();
     if protocol == UpstreamProtocol::Http2 {
         common.insert("alpn_protocols".to_owned(), json!(["h2"]));
     }
     if let Some(ca) = &tls.ca {
-        let mut validation = json!({ "trusted_ca": { "filename": ca } });
-        if let (Some(sni), Some(validation)) = (&tls.sni, validation.as_object_mut()) {
+        let mut checks = Map::new();
+        if let Some(sni) = &tls.sni {
             let kind = if sni.parse::<IpAddr>().is_ok() {
                 "IP_ADDRESS"
             } else {
                 "DNS"
             };
             // Signed by the authority is not enough: it has to be this server's certificate.
-            validation.insert(
+            checks.insert(
                 "match_typed_subject_alt_names".to_owned(),
                 json!([{ "san_type": kind, "matcher": { "exact": sni } }]),
             );
         }
-        common.insert("validation_context".to_owned(), validation);
+        secret::authorities(&mut common, ca, checks, form);
     }
     if let Some(client) = &tls.client {
-        common.insert("tls_certificates".to_owned(), json!([certificate(client)]));
+        secret::own(&mut common, std::slice::from_ref(client), form);
     }
     let mut context = json!({ "common_tls_context": common });
     if let (Some(sni), Some(context)) = (&tls.sni, context.as_object_mut())

@@ -8,32 +8,24 @@
 //! - request headers have ten seconds to arrive, unless the file says otherwise;
 //! - a TLS listener looks at the client's first message, so that plugins know which name it asked for.
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::{
-    Layout, RDS_FILE, ROUTE_CONFIGURATION, certificate, downstream_http2_options, duration, filter,
-    route, socket_address, source, typed,
+    Form, RDS_FILE, ROUTE_CONFIGURATION, downstream_http2_options, duration, filter, route, secret,
+    socket_address, source, typed,
 };
 use crate::plan::{AccessLog, ClientCertificate, Listener, ListenerTls, Plan, Protocols};
 
-/// Where a listener's routes and filter configuration come from.
-pub(super) enum Routes<'l> {
-    /// From files of their own.
-    Discovered(&'l Layout),
-    /// From the listener itself.
-    Inline,
-}
-
-pub(super) fn listener(plan: &Plan, listener: &Listener, routes: &Routes<'_>) -> Value {
+pub(super) fn listener(plan: &Plan, listener: &Listener, form: Form<'_>) -> Value {
     let manager = json!({
         "name": "envoy.filters.network.http_connection_manager",
-        "typed_config": connection_manager(plan, listener, routes),
+        "typed_config": connection_manager(plan, listener, form),
     });
     let mut chain = json!({ "filters": [manager] });
     if let (Some(tls), Some(chain)) = (&listener.tls, chain.as_object_mut()) {
         chain.insert(
             "transport_socket".to_owned(),
-            self::tls(tls, listener.protocols),
+            self::tls(tls, listener.protocols, form),
         );
     }
     let mut document = json!({
@@ -55,8 +47,8 @@ pub(super) fn listener(plan: &Plan, listener: &Listener, routes: &Routes<'_>) ->
     document
 }
 
-fn connection_manager(plan: &Plan, listener: &Listener, routes: &Routes<'_>) -> Value {
-    let mut manager = serde_json::Map::new();
+fn connection_manager(plan: &Plan, listener: &Listener, form: Form<'_>) -> Value {
+    let mut manager = Map::new();
     let mut set = |key: &str, value: Value| {
         manager.insert(key.to_owned(), value);
     };
@@ -67,8 +59,8 @@ fn connection_manager(plan: &Plan, listener: &Listener, routes: &Routes<'_>) -> 
         Protocols::Both => "AUTO",
     };
     set("codec_type", codec.into());
-    let filter = match routes {
-        Routes::Discovered(layout) => {
+    let filter = match form {
+        Form::Files(layout) => {
             set(
                 "rds",
                 json!({
@@ -78,7 +70,7 @@ fn connection_manager(plan: &Plan, listener: &Listener, routes: &Routes<'_>) -> 
             );
             filter::discovered(layout)
         }
-        Routes::Inline => {
+        Form::Inline => {
             set("route_config", route::configuration(plan));
             filter::extension(&plan.filter)
         }
@@ -160,26 +152,20 @@ fn access_log(log: &AccessLog) -> Value {
     }
 }
 
-fn tls(tls: &ListenerTls, protocols: Protocols) -> Value {
+fn tls(tls: &ListenerTls, protocols: Protocols, form: Form<'_>) -> Value {
     let alpn = match protocols {
         Protocols::Http1 => json!(["http/1.1"]),
         Protocols::Http2 => json!(["h2"]),
         Protocols::Both => json!(["h2", "http/1.1"]),
     };
-    let mut common = serde_json::Map::new();
+    let mut common = Map::new();
     common.insert("alpn_protocols".to_owned(), alpn);
-    common.insert(
-        "tls_certificates".to_owned(),
-        json!([certificate(&tls.own)]),
-    );
-    let mut context = serde_json::Map::new();
+    secret::own(&mut common, &tls.certificates, form);
+    let mut context = Map::new();
     if let Some(clients) = &tls.clients {
         // With authorities, Envoy asks for a certificate and verifies what it is shown; that there is
         // one, it insists on only when told to.
-        common.insert(
-            "validation_context".to_owned(),
-            json!({ "trusted_ca": { "filename": clients.ca } }),
-        );
+        secret::authorities(&mut common, &clients.ca, Map::new(), form);
         let required = clients.certificate == ClientCertificate::Required;
         context.insert("require_client_certificate".to_owned(), required.into());
     }

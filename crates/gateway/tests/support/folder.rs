@@ -10,6 +10,8 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::{LazyLock, Mutex};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use outrider_gateway::{Loader, PluginPackage, Problem};
 use outrider_plugin_formats::{Manifest, PluginCode, PluginEntry, Runtime, WasmModule};
@@ -17,7 +19,7 @@ use outrider_yaml::Document;
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
-/// Reads below a folder. Paths that end in `.pem` are there without being files.
+/// Reads below a folder. Paths that end in `.pem` are there without being files: see [`pem`].
 pub(crate) struct Folder {
     root: String,
     /// Plugin and configuration of each `try_plugin`.
@@ -36,6 +38,64 @@ impl Folder {
         std::fs::read_to_string(format!("{}/{path}", self.root))
             .map_err(|_| "there is no such file".to_owned())
     }
+}
+
+/// Certificates and keys are made once for each process. A path says what it holds: `certs/shop.pem` a certificate for
+/// `shop.example.com` and `*.shop.example.com`, valid from 2026 to 2036, `certs/shop-key.pem` its key, and see below.
+fn pem(path: &str) -> String {
+    static MADE: LazyLock<Mutex<BTreeMap<String, (String, String)>>> =
+        LazyLock::new(Mutex::default);
+    let name = path.trim_start_matches("certs/").trim_end_matches(".pem");
+    let (name, is_key) = match name.strip_suffix("-key") {
+        Some(name) => (name, true),
+        None => (name, false),
+    };
+    let mut made = MADE.lock().unwrap();
+    let (certificate, key) = made
+        .entry(name.to_owned())
+        .or_insert_with(|| generate(name));
+    let text = if is_key { key } else { certificate };
+    text.clone()
+}
+
+fn generate(name: &str) -> (String, String) {
+    let names = ["", "*."].map(|prefix| format!("{prefix}{name}.example.com"));
+    let mut parameters = rcgen::CertificateParams::new(names).unwrap();
+    let (from, until) = match name {
+        "expired" => (2024, 2025),
+        "future" => (2030, 2036),
+        _ => (2026, 2036),
+    };
+    parameters.not_before = rcgen::date_time_ymd(from, 1, 1);
+    parameters.not_after = match name {
+        "soon" => rcgen::date_time_ymd(2026, 11, 30),
+        _ => rcgen::date_time_ymd(until, 1, 1),
+    };
+    let algorithm = match name {
+        "ed25519" => &rcgen::PKCS_ED25519,
+        _ => &rcgen::PKCS_ECDSA_P256_SHA256,
+    };
+    let key = rcgen::KeyPair::generate_for(algorithm).unwrap();
+    let certificate = parameters.self_signed(&key).unwrap().pem();
+    let pem = match name {
+        "cut" => certificate.chars().take(200).collect(),
+        "damaged" => certificate.replacen('M', "A", 1),
+        "broken-chain" => certificate + &pem_of("elsewhere"),
+        "wrong-order" => pem_of("elsewhere") + &certificate,
+        _ => certificate,
+    };
+    let key = match name {
+        "encrypted" => {
+            "-----BEGIN ENCRYPTED PRIVATE KEY-----\nAAAA\n-----END ENCRYPTED PRIVATE KEY-----\n"
+                .to_owned()
+        }
+        _ => key.serialize_pem(),
+    };
+    (pem, key)
+}
+
+fn pem_of(name: &str) -> String {
+    generate(name).0
 }
 
 /// As [`outrider_plugin_formats::PluginSource`] defines it, so that a real module takes the goldens.
@@ -58,7 +118,7 @@ impl Loader for Folder {
         match path {
             "certs/missing.pem" => Err("there is no such file".to_owned()),
             "certs/der.pem" => Ok("0\u{82}".to_owned()),
-            _ if path.ends_with(".pem") => Ok("-----BEGIN CERTIFICATE-----".to_owned()),
+            _ if path.ends_with(".pem") => Ok(pem(path)),
             _ => self.text(path),
         }
     }
@@ -74,6 +134,11 @@ impl Loader for Folder {
             .collect();
         paths.sort();
         Ok(paths)
+    }
+
+    /// 2026-11-23.
+    fn now(&self) -> SystemTime {
+        UNIX_EPOCH + Duration::from_hours(498_720)
     }
 
     fn plugin(&self, source: &str) -> Result<PluginPackage, Vec<Problem>> {
