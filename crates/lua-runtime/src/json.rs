@@ -32,7 +32,7 @@ pub(crate) enum JsonError {
     TooLarge,
 }
 
-/// What takes a document's pieces, in reading order. A name is a text. `false`, or `None`: no room.
+/// What takes a document's pieces, in reading order. `false`, or `None`: no room.
 pub(crate) trait Sink {
     /// Identifies a container that has begun.
     type Place;
@@ -41,6 +41,8 @@ pub(crate) trait Sink {
     fn truth(&mut self, truth: bool) -> bool;
     fn number(&mut self, number: Number) -> bool;
     fn text(&mut self, text: &str) -> bool;
+    /// The name of a member, whose value comes next.
+    fn name(&mut self, name: &str) -> bool;
     fn begin(&mut self, is_object: bool) -> Option<Self::Place>;
     /// `count` is the number of values or members.
     fn end(&mut self, place: Self::Place, count: usize);
@@ -146,12 +148,36 @@ impl<'de, S: Sink> Visitor<'de> for &mut Events<'_, S> {
         };
         self.went_in(true)?;
         let mut count = 0;
-        while members.next_key_seed(&mut *self)?.is_some() {
+        while members.next_key_seed(Name(&mut *self))?.is_some() {
             members.next_value_seed(&mut *self)?;
             count += 1;
         }
         self.sink.end(place, count);
         Ok(())
+    }
+}
+
+/// What comes is the name of a member.
+struct Name<'e, 'a, S>(&'e mut Events<'a, S>);
+
+impl<'de, S: Sink> DeserializeSeed<'de> for Name<'_, '_, S> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_str(self)
+    }
+}
+
+impl<S: Sink> Visitor<'_> for Name<'_, '_, S> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a name")
+    }
+
+    fn visit_str<E: serde::de::Error>(self, name: &str) -> Result<(), E> {
+        let fits = self.0.sink.name(name);
+        self.0.went_in(fits)
     }
 }
 
@@ -183,6 +209,61 @@ fn may_take_long(document: &[u8]) -> bool {
             memchr::memchr(b'"', part).is_none()
                 || memchr::memchr_iter(b'\\', part).nth(ESCAPES).is_some()
         })
+}
+
+/// From here on, without its sign, a number may be an integer that the parser tells as a fraction, for want of bits.
+pub(crate) const HUGE: f64 = 9_223_372_036_854_775_808.0;
+
+/// The numbers of a document of JSON that the parser tells as fractions, and that are [`HUGE`] or larger: their texts, in
+/// order. `None`: the time is over.
+pub(crate) fn huge_numbers<'d>(
+    document: &'d [u8],
+    is_over: &dyn Fn() -> bool,
+) -> Option<Vec<&'d str>> {
+    let mut found = Vec::new();
+    let mut checked = 0;
+    let mut at = 0;
+    while let Some(byte) = document.get(at) {
+        if at - checked >= BYTES {
+            checked = at;
+            if is_over() {
+                return None;
+            }
+        }
+        let rest = document.get(at..).unwrap_or_default();
+        at += match byte {
+            b'"' => text_length(rest),
+            b'-' | b'0'..=b'9' => {
+                let is_end =
+                    |byte: &u8| !matches!(byte, b'-' | b'+' | b'.' | b'e' | b'E' | b'0'..=b'9');
+                let length = rest.iter().position(is_end).unwrap_or(rest.len());
+                let token = rest.get(..length).unwrap_or_default();
+                let token = str::from_utf8(token).unwrap_or_default();
+                let is_told = token.parse::<u64>().is_ok() || token.parse::<i64>().is_ok();
+                if !is_told && token.parse().is_ok_and(|value: f64| value.abs() >= HUGE) {
+                    found.push(token);
+                }
+                length
+            }
+            _ => 1,
+        };
+    }
+    Some(found)
+}
+
+/// Length of a text with its quotation marks, the first of which `rest` begins with.
+fn text_length(rest: &[u8]) -> usize {
+    let mut at = 1;
+    while let Some(next) = rest
+        .get(at..)
+        .and_then(|rest| memchr::memchr2(b'"', b'\\', rest))
+    {
+        if rest.get(at + next) == Some(&b'"') {
+            return at + next + 1;
+        }
+        at += next + 2;
+    }
+    rest.len()
 }
 
 /// Parses a document.
@@ -344,15 +425,18 @@ impl Sink for Tree {
     }
 
     fn text(&mut self, text: &str) -> bool {
-        if let Some((Value::Object(_), name @ None)) = self.open.last_mut() {
-            let Some(room) = self.room.checked_sub(text.len() + 96) else {
-                return false;
-            };
-            self.room = room;
-            *name = Some(text.to_owned());
-            return true;
-        }
         self.put(Value::String(text.to_owned()), text.len() + 32)
+    }
+
+    fn name(&mut self, name: &str) -> bool {
+        let Some(room) = self.room.checked_sub(name.len() + 96) else {
+            return false;
+        };
+        self.room = room;
+        if let Some((_, next)) = self.open.last_mut() {
+            *next = Some(name.to_owned());
+        }
+        true
     }
 
     fn begin(&mut self, is_object: bool) -> Option<()> {

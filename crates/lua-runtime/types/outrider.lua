@@ -484,6 +484,11 @@ function envoy.json.encode(value) end
 ---@return string? reason
 function envoy.json.decode(document) end
 
+---An integer of any size, which is encoded as these digits. It can be compared with others, and made a text; not calculated with.
+---@param digits string
+---@return table
+function envoy.json.integer(digits) end
+
 ---Marks a table, so that it is encoded as an array.
 ---@generic T: table
 ---@param values T

@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use outrider_plugin_api::{Direction, Metrics, Phase, Reply, Slot, Stream, Wake};
 
+use super::tape::Shapes;
 use super::watch::Watch;
 use crate::json_schemas::JsonSchemas;
 use crate::outcomes::Pairs;
@@ -116,6 +117,7 @@ pub(crate) struct CallState {
     pub(super) tape: Vec<TapeItem>,
     /// Holds the texts that `tape` points to.
     pub(super) tape_texts: Vec<u8>,
+    pub(super) tape_shapes: Shapes,
     pub(super) patterns: Patterns,
     pub(super) json_schemas: JsonSchemas,
     pub(super) watch: Arc<Watch>,
@@ -166,6 +168,7 @@ impl CallState {
             staged_bytes: 0,
             tape: Vec::new(),
             tape_texts: Vec::new(),
+            tape_shapes: Shapes::default(),
             patterns: Patterns::default(),
             json_schemas: JsonSchemas::default(),
             watch,
@@ -199,6 +202,7 @@ impl CallState {
         if self.tape.capacity() > 0 {
             self.tape = Vec::new();
             self.tape_texts = Vec::new();
+            self.tape_shapes = Shapes::default();
         }
     }
 

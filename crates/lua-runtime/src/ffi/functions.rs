@@ -136,6 +136,7 @@ host_functions! {
         json_parse(value: text, length: int);
         json_begin();
         json_raw(value: text, length: int);
+        json_number(value: real);
         json_string(value: text, length: int);
         json_end();
         base64_encode(value: text, length: int);

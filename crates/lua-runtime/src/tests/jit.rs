@@ -217,6 +217,8 @@ const CASES: &[&str] = &[
         "local text = envoy.json.encode(envoy.json.array{})",
         "local value = envoy.json.decode('{\"a\": [1, 2, {\"b\": null}], \"c\": {\"d\": true}}')",
         "local value, reason = envoy.json.decode('[')",
+        "local text = envoy.json.encode(envoy.json.decode('[9007199254740993, {\"b\": 1, \"a\": 2}]'))",
+        "local id = envoy.json.integer('9007199254740993')",
         "local compiled = envoy.json_schema.compile('{\"type\": \"object\"}')",
         "local compiled = envoy.json_schema.compile{ type = 'object', required = {} }",
         "local text = envoy.base64.encode('user')",

@@ -490,10 +490,110 @@ fn json_goes_both_ways() {
             "12.5xätruefalsetrue",
             "[1,2.5,\"xä\",true,false,null][]{}",
             "{\"text\":\"q\\\"\\\\\\n\\u0001\"}",
-            "[]0.10000000000000001-3",
+            "[]0.1-3",
             "not JSON: EOF while parsing an object at line 1 column 1",
             "the value is nested more than 100 deep, or contains itself",
             "JSON has no number for nan"
+        ]
+    );
+}
+
+/// What is decoded and encoded again is the same text: order, digits and all.
+#[test]
+fn json_keeps_what_it_is_given() {
+    let documents = [
+        r#"{"price":19.99,"tax":0.1,"c":3,"b":2,"a":1}"#,
+        r#"[{"z":1,"y":{"b":null,"a":[]}},{"z":2,"y":{"b":[],"a":{}}},{"y":0,"z":0}]"#,
+        r#"{"a":{"a":{"b":1,"a":2},"b":3},"b":{"b":1,"a":2}}"#,
+        "[9007199254740991,9007199254740992,9007199254740993,-9007199254740993]",
+        "[12345678901234567890,18446744073709551615,18446744073709551616,-9223372036854775809]",
+        "[123456789012345678901234567890,1e+30,[99999999999999999999,1e20,\"1e99\"],2]",
+        "[1.7976931348623157e308,5e-324,2.2250738585072014e-308,0.000001,1e-7,-0,0,123456.789]",
+        "[100000000000000000000,0.3,4.35,9.95,1.005,33.333333333333336]",
+        r#"{"10":1,"9":2,"":3}"#,
+        r#"{"\"quoted\"":"\\\"1,2","x":[12345678901234567890]}"#,
+    ];
+    for document in documents {
+        let logs = logs_of(&format!(
+            "envoy.logInfo(envoy.json.encode(envoy.json.decode([==[{document}]==])))"
+        ));
+        let expected = document
+            .replace("1e+30", "1e30")
+            .replace("1e20", "100000000000000000000");
+        assert_eq!(logs, [expected], "{document}");
+    }
+}
+
+#[test]
+fn members_are_written_in_the_order_they_came_in_then_sorted() {
+    let logs = logs_of(
+        r#"
+        local json = envoy.json
+        local value = json.decode('{"d":1,"a":2,"c":3,"a":4}')
+        envoy.logInfo(json.encode(value))
+        value.z, value.b, value.d = 1, 2, nil
+        envoy.logInfo(json.encode(value))
+        value.d = 5
+        value[2], value[10] = "two", "ten"
+        envoy.logInfo(json.encode(value))
+        local many = {}
+        for i = 40, 1, -1 do many["k" .. i] = i end
+        local sorted = json.encode(many)
+        envoy.logInfo(sorted:sub(1, 39))
+        envoy.logInfo(json.encode({ b = 1, a = 2, c = { z = 1, y = 2 } }))
+        local list = json.decode('[{"b":1,"a":2},{"b":1,"a":2},{"a":1}]')
+        list[1].c = 1
+        envoy.logInfo(json.encode(list))
+        envoy.logInfo(json.encode(json.array(json.decode('{"a":1}'))))
+        "#,
+    );
+    assert_eq!(
+        logs,
+        [
+            r#"{"d":1,"a":4,"c":3}"#,
+            r#"{"a":4,"c":3,"b":2,"z":1}"#,
+            r#"{"10":"ten","2":"two","a":4,"b":2,"c":3,"d":5,"z":1}"#,
+            r#"{"k1":1,"k10":10,"k11":11,"k12":12,"k13"#,
+            r#"{"a":2,"b":1,"c":{"y":2,"z":1}}"#,
+            r#"[{"b":1,"a":2,"c":1},{"b":1,"a":2},{"a":1}]"#,
+            "[]",
+        ]
+    );
+}
+
+#[test]
+fn integers_beyond_the_numbers_of_lua_are_digits() {
+    let logs = logs_of(
+        r#"
+        local json = envoy.json
+        local id = json.decode('{"id":9007199254740993}').id
+        envoy.logInfo(type(id) .. " " .. tostring(id) .. " " .. id .. "!")
+        local other = json.integer("9007199254740993")
+        envoy.logInfo(tostring(id == other) .. tostring(id < json.integer("10000000000000000"))
+            .. tostring(json.integer("-5") < id) .. tostring(json.integer("-10") < json.integer("-9"))
+            .. tostring(id <= other) .. tostring(id > other))
+        envoy.logInfo(json.encode({ other, json.integer("0") }))
+        envoy.logInfo(tostring(tonumber(tostring(id)) == 2^53))
+        envoy.logInfo(select(2, pcall(function() return id + 1 end)))
+        envoy.logInfo(select(2, pcall(json.integer, "007")))
+        envoy.logInfo(select(2, pcall(function() id.x = 1 end)))
+        id[1] = '0,"injected"'
+        envoy.logInfo(select(2, pcall(json.encode, id)))
+        envoy.logInfo(tostring(json.decode('12') + 1))
+        "#,
+    );
+    assert_eq!(
+        logs,
+        [
+            "table 9007199254740993 9007199254740993!",
+            "truetruetruetruetruefalse",
+            "[9007199254740993,0]",
+            "true",
+            "probe/main.lua:13: an integer beyond 2^53 cannot be calculated with; tonumber(tostring(value)) rounds it",
+            "the digits of an integer are expected, without zeros before them: 007",
+            "probe/main.lua:15: an integer cannot be changed",
+            "an integer was changed",
+            "13",
         ]
     );
 }

@@ -1,5 +1,7 @@
 //! JSON and Base64. These need no stream.
 
+use std::io::Write as _;
+
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD, URL_SAFE_NO_PAD};
 
@@ -24,13 +26,22 @@ pub(super) unsafe extern "C" fn json_parse(
             let CallState {
                 tape,
                 tape_texts,
+                tape_shapes,
                 watch,
                 memory_budget,
                 ..
             } = state;
             let is_over = || watch.is_overdue();
             let document = bytes(value, length);
-            match tape::parse(document, tape, tape_texts, *memory_budget, &is_over) {
+            let parsed = tape::parse(
+                document,
+                tape,
+                tape_texts,
+                tape_shapes,
+                *memory_budget,
+                &is_over,
+            );
+            match parsed {
                 Ok(()) => {
                     state.head.tape = state.tape.as_ptr();
                     state.head.count = i32::try_from(state.tape.len()).unwrap_or(i32::MAX);
@@ -79,6 +90,40 @@ pub(super) unsafe extern "C" fn json_raw(
                 return OVER_MEMORY;
             }
             state.json.extend_from_slice(value);
+            0
+        })
+    }
+}
+
+/// Appends a number that is finite: the fewest digits that are read as the same number again, with an exponent where it is
+/// shorter, as [ECMA-262](https://tc39.es/ecma262/#sec-numeric-types-number-tostring) has it. 0; [`OVER_MEMORY`].
+pub(super) unsafe extern "C" fn json_number(call: *mut CallState, value: f64) -> i32 {
+    /// The longest form is that of `-1.7976931348623157e308`.
+    const LONGEST: usize = 32;
+    /// Below it, all integers are numbers of this kind.
+    const WHOLE: f64 = 9_007_199_254_740_992.0;
+    // SAFETY: called by the SDK, with its call state.
+    unsafe {
+        with(call, |state| {
+            if state.json.len() + LONGEST > state.memory_budget {
+                return OVER_MEMORY;
+            }
+            let size = value.abs();
+            #[expect(clippy::cast_possible_truncation, reason = "smaller than 2^53")]
+            let whole = if size < WHOLE { value as i64 } else { 0 };
+            // A write to memory does not fail. The sign of a negative zero is kept.
+            #[expect(
+                clippy::float_cmp,
+                clippy::cast_precision_loss,
+                reason = "exact below 2^53"
+            )]
+            let _ = if whole as f64 == value && (whole != 0 || value.is_sign_positive()) {
+                write!(state.json, "{whole}")
+            } else if size >= 1e21 || (size < 1e-6 && size > 0.0) {
+                write!(state.json, "{value:e}")
+            } else {
+                write!(state.json, "{value}")
+            };
             0
         })
     }
