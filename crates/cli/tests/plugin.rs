@@ -296,6 +296,60 @@ fn wrong_cases_are_told_with_place_and_difference() {
     insta::assert_snapshot!(format!("{:#}", first["cases"][0]));
 }
 
+/// A plugin that logs and fails: its log is shown, its failure once, and what follows from it on request.
+#[test]
+fn logs_of_wrong_cases_are_shown_and_a_failure_is_told_once() {
+    let folder = hello();
+    let code = "
+local handler = { version = 'v2' }
+function handler:on_request_header()
+    print('path is ' .. envoy.req.get_header(':path'))
+    if envoy.req.get_header(':path') ~= '/fine' then local x = nil; x.y = 1 end
+end
+return handler
+";
+    let cases = "
+- name: fine
+  request: {path: /fine}
+  expect: {response: {status: 200}}
+- name: first
+  request: {path: /a}
+  expect: {upstream_request: {headers: {x-a: b}}, response: {status: 200}}
+- name: second
+  request: {path: /b}
+  expect: {response: {status: 201}}
+";
+    std::fs::write(folder.path().join("hello/main.lua"), code).unwrap();
+    let place = folder.path().join("hello/cases");
+    std::fs::remove_dir_all(&place).unwrap();
+    std::fs::create_dir(&place).unwrap();
+    std::fs::write(place.join("hello.yaml"), cases.trim_start()).unwrap();
+    let short = outrider(folder.path(), &["plugin", "test", "hello"]);
+    insta::assert_snapshot!("a_failure_told_once", told_without_time(&short));
+    let long = outrider(folder.path(), &["plugin", "test", "hello", "-v"]);
+    insta::assert_snapshot!("a_failure_told_in_full", told_without_time(&long));
+    let one = outrider(
+        folder.path(),
+        &["plugin", "test", "hello", "--case", "fine"],
+    );
+    assert_eq!(one.status.code(), Some(0), "{}", told(&one));
+    assert!(told(&one).contains("1 case of 1 plugin"), "{}", told(&one));
+    let none = outrider(
+        folder.path(),
+        &["plugin", "test", "hello", "--case", "nothing"],
+    );
+    assert_eq!(none.status.code(), Some(1), "{}", told(&none));
+    assert!(
+        told(&none).contains("no case has \"nothing\" in its name"),
+        "{}",
+        told(&none)
+    );
+    let json = outrider(folder.path(), &["plugin", "test", "hello", "--json"]);
+    let json: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
+    let logs = &json["plugins"][0]["cases"][1]["logs"];
+    assert_eq!(logs[0]["message"], "path is /a", "{json}");
+}
+
 #[test]
 fn what_keeps_cases_from_running_is_told_with_its_place() {
     let test = |break_it: &dyn Fn(&Path)| {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use outrider_lab::client::Response;
-use outrider_plugin_testkit::{Difference, ExpectedMessage, ExpectedValues};
+use outrider_plugin_testkit::{Difference, ExpectedMessage, ExpectedValues, json_difference};
 
 use crate::scripted::{Fields, Received, values};
 
@@ -70,6 +70,15 @@ impl Check {
         let text = String::from_utf8_lossy(&got.body);
         if let Some(expected) = &expected.body {
             self.equal(&format!("{what} body"), expected, &text);
+        }
+        if let Some(expected) = &expected.body_json
+            && let Some(difference) = json_difference(expected, &got.body)
+        {
+            self.differs(
+                &format!("{what} body{}", difference.pointer),
+                difference.expected,
+                difference.got,
+            );
         }
         if let Some(part) = &expected.body_contains
             && !text.contains(part)

@@ -626,6 +626,7 @@ impl Stage<'_> {
                     path: said.path.clone(),
                     headers: said.headers.clone(),
                     body: said.body.clone(),
+                    body_json: said.body_json.clone(),
                     ..ExpectedMessage::default()
                 };
                 check.message(&what, &message, made);

@@ -195,6 +195,9 @@ pub struct ExpectedCallout {
     /// Body; of a streaming callout all of it.
     #[serde(default)]
     pub body: Option<String>,
+    /// The same as JSON: numbers by their values, members in any order.
+    #[serde(default)]
+    pub body_json: Option<serde_json::Value>,
     /// Trailers of a streaming callout; null: must not be there.
     #[serde(default)]
     pub trailers: BTreeMap<String, ExpectedValues>,
@@ -314,6 +317,8 @@ pub struct ExpectedMessage {
     pub headers: BTreeMap<String, ExpectedValues>,
     /// The whole body.
     pub body: Option<String>,
+    /// The whole body as JSON: numbers by their values, members in any order.
+    pub body_json: Option<serde_json::Value>,
     /// Part of the body.
     pub body_contains: Option<String>,
     /// Trailers; null: must not be there.

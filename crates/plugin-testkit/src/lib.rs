@@ -14,6 +14,7 @@ mod drive;
 mod facts;
 mod headers;
 mod host;
+mod json_body;
 mod load;
 mod metrics;
 mod plugin;
@@ -31,7 +32,8 @@ pub use host::{
     Buffers, CLOCK_START_MS, CalloutAnswer as ScriptedResponse, LogLine, MadeCallout, Metadata,
     MetadataMap, ReportedFault, ScriptedAnswer, ScriptedHost,
 };
+pub use json_body::{JsonDifference, json_difference};
 pub use load::load_cases;
 pub use metrics::MetricTable;
 pub use plugin::{LoadedPlugin, wasm_options};
-pub use run::{CaseResult, Difference, run_case, run_cases};
+pub use run::{CaseLog, CaseResult, Difference, run_case, run_cases};

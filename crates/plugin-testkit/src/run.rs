@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use outrider_plugin_api::CalloutFailure;
+use outrider_plugin_api::{CalloutFailure, LogLevel};
 use serde::Serialize;
 
 use crate::case::{
@@ -18,6 +18,7 @@ use crate::case::{
 use crate::drive::{Arrival, Message, Outcome, Sent, play};
 use crate::headers::Headers;
 use crate::host::{self, MadeCallout, ScriptedAnswer, ScriptedHost};
+use crate::json_body::json_difference;
 use crate::metrics::MetricTable;
 use crate::plugin::LoadedPlugin;
 
@@ -32,6 +33,17 @@ pub struct CaseResult {
     pub name: String,
     /// What came out differently; empty: nothing.
     pub differences: Vec<Difference>,
+    /// What the plugin logged, in order: the first time that something came out differently, or else the first time.
+    pub logs: Vec<CaseLog>,
+}
+
+/// A line of a plugin's log.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct CaseLog {
+    /// `trace` to `critical`.
+    pub level: &'static str,
+    /// The line.
+    pub message: String,
 }
 
 impl CaseResult {
@@ -60,6 +72,18 @@ pub struct Difference {
     pub expected: String,
     /// What came.
     pub got: String,
+}
+
+/// What a difference is in where a plugin failed.
+const FAILURE: &str = "the plugin's failure";
+/// What a case expects that expects no failure.
+const NO_FAILURE: &str = "none";
+
+impl Difference {
+    /// Whether the plugin failed and should not have. Other differences of the case may follow from that.
+    pub fn is_failure(&self) -> bool {
+        self.what.contains(FAILURE) && self.expected == NO_FAILURE
+    }
 }
 
 impl fmt::Display for Difference {
@@ -107,10 +131,14 @@ pub fn run_cases(plugin: &LoadedPlugin, cases: &[Case]) -> Vec<CaseResult> {
 /// time. A difference that only one way shows names that way.
 pub fn run_case(plugin: &LoadedPlugin, case: &Case) -> CaseResult {
     let mut differences: Vec<Difference> = Vec::new();
+    let mut logs = Vec::new();
     for arrival in arrivals(case) {
-        let found = run_once(plugin, case, *arrival);
+        let (found, logged) = run_once(plugin, case, *arrival);
         let is_first = *arrival == Arrival::ALL[0];
         let is_sound = differences.is_empty();
+        if is_first || (is_sound && !found.is_empty()) {
+            logs = logged;
+        }
         differences.extend(found.into_iter().filter_map(|mut difference| {
             if !is_first {
                 // What every way shows is said once.
@@ -127,6 +155,7 @@ pub fn run_case(plugin: &LoadedPlugin, case: &Case) -> CaseResult {
         line: case.line,
         name: case.name.clone(),
         differences,
+        logs,
     }
 }
 
@@ -151,7 +180,12 @@ fn arrivals(case: &Case) -> &'static [Arrival] {
     }
 }
 
-fn run_once(plugin: &LoadedPlugin, case: &Case, arrival: Arrival) -> Vec<Difference> {
+fn run_once(
+    plugin: &LoadedPlugin,
+    case: &Case,
+    arrival: Arrival,
+) -> (Vec<Difference>, Vec<CaseLog>) {
+    let mut logs = Vec::new();
     let mut check = Check::default();
     let mut metrics = MetricTable::new();
     let chain = plugin.chain(&case.config, case.route_config.as_ref(), &mut metrics);
@@ -190,11 +224,26 @@ fn run_once(plugin: &LoadedPlugin, case: &Case, arrival: Arrival) -> Vec<Differe
                     host,
                 );
                 check.step(step, &outcome);
+                logs.extend(outcome.host.log.take().into_iter().map(|line| CaseLog {
+                    level: level_word(line.level),
+                    message: line.message,
+                }));
                 elapsed = outcome.host.elapsed;
             }
         }
     }
-    check.differences
+    (check.differences, logs)
+}
+
+fn level_word(level: LogLevel) -> &'static str {
+    match level {
+        LogLevel::Trace => "trace",
+        LogLevel::Debug => "debug",
+        LogLevel::Info => "info",
+        LogLevel::Warn => "warning",
+        LogLevel::Error => "error",
+        LogLevel::Critical => "critical",
+    }
 }
 
 fn add_all(headers: &mut Headers, values: &BTreeMap<String, Values>) {
@@ -439,15 +488,15 @@ impl Check {
             })
             .collect();
         let got = if faults.is_empty() {
-            "none".to_owned()
+            NO_FAILURE.to_owned()
         } else {
             faults.join("; ")
         };
         match expected {
             Some(text) if !faults.iter().any(|fault| fault.contains(text)) => {
-                self.differs("the plugin's failure", format!("one with {text:?}"), got);
+                self.differs(FAILURE, format!("one with {text:?}"), got);
             }
-            None if !faults.is_empty() => self.differs("the plugin's failure", "none", got),
+            None if !faults.is_empty() => self.differs(FAILURE, NO_FAILURE, got),
             _ => {}
         }
     }
@@ -486,6 +535,7 @@ impl Check {
             path,
             headers,
             body,
+            body_json,
             trailers,
         } = expected;
         self.equal(&format!("{what}: upstream"), upstream, &made.upstream);
@@ -504,6 +554,15 @@ impl Check {
             trailers,
             made.trailers.as_ref(),
         );
+        if let Some(expected) = body_json
+            && let Some(difference) = json_difference(expected, &made.body)
+        {
+            self.differs(
+                &format!("{what}: body{}", difference.pointer),
+                difference.expected,
+                difference.got,
+            );
+        }
         if let Some(body) = body {
             self.equal(
                 &format!("{what}: body"),
@@ -543,6 +602,7 @@ impl Check {
             host,
             headers,
             body,
+            body_json,
             body_contains,
             trailers,
         } = expected;
@@ -566,6 +626,15 @@ impl Check {
         let text = String::from_utf8_lossy(&got.body);
         if let Some(expected) = body {
             self.equal(&format!("{what} body"), expected, &text);
+        }
+        if let Some(expected) = body_json
+            && let Some(difference) = json_difference(expected, &got.body)
+        {
+            self.differs(
+                &format!("{what} body{}", difference.pointer),
+                difference.expected,
+                difference.got,
+            );
         }
         if let Some(expected) = body_contains {
             self.contains(&format!("{what} body"), expected, &text);

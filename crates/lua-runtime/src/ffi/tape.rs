@@ -4,7 +4,7 @@
 //! The document is parsed straight to the tape. The parser checks the call's time every few pieces, and
 //! the tape never takes more than the VM's memory budget.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use serde_json::Number;
 
@@ -32,7 +32,7 @@ pub(super) struct Shapes {
     open: Vec<u64>,
     /// Their hashes: most documents have few.
     few: Vec<u64>,
-    more: HashMap<u64, usize>,
+    more: BTreeMap<u64, usize>,
 }
 
 impl Shapes {

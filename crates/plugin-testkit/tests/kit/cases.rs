@@ -161,6 +161,7 @@ fn right_cases_are_right() {
         "{name: a, config: {set: bad}, refused: is no header}",
         "{name: a, config: {sett: x}, refused: sett}",
         "{name: a, request: {chunks: [a, b]}, upstream: {body: c}, expect: {upstream_request: {method: POST, body: ab}, response: {body_contains: c}}}",
+        "{name: a, upstream: {body: '{\"b\": [1.0, null], \"a\": 19.99}'}, expect: {response: {body_json: {a: 19.99, b: [1, null]}}}}",
     ] {
         assert!(
             run_case(&setting(), &case(text)).is_right(),
@@ -175,6 +176,7 @@ fn what_came_out_differently_is_told() {
     let texts = [
         "{name: a, config: {set: x-a}, expect: {upstream_request: {method: PUT, headers: {x-a: [b, c], x-n: d, host: null}, body: b}, response: {status: 404, body_contains: x}, delay_ms: 5, log: [hello], details: d, fault: broken}}",
         "{name: a, config: {status: 403}, expect: {upstream_request: {path: /}}}",
+        "{name: a, upstream: {body: '{\"a\": [1]}'}, expect: {response: {body_json: {a: [2]}}}}",
         "{name: a, expect: {upstream_request: none}}",
         "{name: a, config: {set: bad}, expect: {details: x}}",
         "{name: a, refused: no}",

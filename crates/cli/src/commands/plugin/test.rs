@@ -11,7 +11,9 @@ use outrider_lab::Protocol;
 use outrider_plugin_api::LoadError;
 use outrider_plugin_formats::{BudgetsForm, PluginCode, PluginPackage, Problem};
 use outrider_plugin_replay::{Outcome, Subject, Tools, replay};
-use outrider_plugin_testkit::{Case, CaseResult, Difference, LoadedPlugin, load_cases, run_cases};
+use outrider_plugin_testkit::{
+    Case, CaseLog, CaseResult, Difference, LoadedPlugin, load_cases, run_cases,
+};
 use serde_json::{Value, json};
 
 use crate::compiled;
@@ -24,6 +26,7 @@ Examples:
   outrider plugin test                 the plugin in this folder, or every one below it
   outrider plugin test plugins/hello
   outrider plugin test plugins/hello --envoy     once more, on the real Envoy
+  outrider plugin test -v --case greets          cases with such names, with their logs
   outrider plugin test plugins --json | jq -r '.plugins[] | select(.ok | not) | .folder'";
 
 /// Run the cases of plugins, without Envoy or on it
@@ -55,9 +58,15 @@ pub(crate) struct Arguments {
         hide_env_values = true
     )]
     module: Option<PathBuf>,
+    /// Run only the cases whose names contain this text
+    #[arg(long = "case", value_name = "TEXT")]
+    filter: Option<String>,
+    /// Show what plugins log in every case, and every difference, those that follow from a failure too
+    #[arg(long, short)]
+    verbose: bool,
     /// Print JSON: {"ok", "problems", "plugins": [{"folder", "plugin", "ok", "problems", "cases":
-    /// [{"file", "line", "name", "differences": [{"what", "expected", "got"}], "envoy": {"replayed",
-    /// "reason", "differences"}}]}]}; "envoy" is there with --envoy
+    /// [{"file", "line", "name", "differences": [{"what", "expected", "got"}], "logs": [{"level",
+    /// "message"}], "envoy": {"replayed", "reason", "differences"}}]}]}; "envoy" is there with --envoy
     #[arg(long)]
     json: bool,
 }
@@ -100,10 +109,7 @@ impl Report {
     /// The cases that came out differently, here or on Envoy.
     fn wrong(&self) -> impl Iterator<Item = (&CaseResult, &[Difference])> {
         self.told().filter_map(|(result, outcome)| {
-            let on_envoy: &[Difference] = match outcome {
-                Some(Outcome::Replayed(differences)) => differences,
-                Some(Outcome::NotReplayed(_)) | None => &[],
-            };
+            let on_envoy = differences_of(outcome);
             (!result.is_right() || !on_envoy.is_empty()).then_some((result, on_envoy))
         })
     }
@@ -122,17 +128,34 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
     let (folders, problems) = find(&arguments.folders);
     let mut reports: Vec<Report> = Vec::new();
     for folder in folders {
-        let report = test(folder);
+        let report = test(folder, arguments.filter.as_deref());
         if !arguments.json && !arguments.envoy {
-            tell(&report);
+            tell(&report, arguments.verbose);
         }
         reports.push(report);
     }
     if arguments.envoy {
         replay_all(&mut reports, arguments)?;
         if !arguments.json {
-            reports.iter().for_each(tell);
+            for report in &reports {
+                tell(report, arguments.verbose);
+            }
         }
+    }
+    let mut problems = problems;
+    if let Some(text) = &arguments.filter
+        && reports
+            .iter()
+            .all(|report| report.cases.is_empty() && report.problems.is_empty())
+    {
+        let message = format!("no case has {text:?} in its name");
+        problems.push(Problem {
+            file: "--case".to_owned(),
+            line: 0,
+            column: 0,
+            message,
+            mend: Some("`outrider plugin test -v` shows all names".to_owned()),
+        });
     }
     let is_right = problems.is_empty() && reports.iter().all(Report::is_right);
     if arguments.json {
@@ -269,7 +292,7 @@ fn problem(place: &Path, message: &str, mend: Option<&str>) -> Problem {
     }
 }
 
-fn test(folder: PathBuf) -> Report {
+fn test(folder: PathBuf, filter: Option<&str>) -> Report {
     let mut report = Report {
         folder,
         plugin: None,
@@ -303,7 +326,8 @@ fn test(folder: PathBuf) -> Report {
     let plugin = load(&package).map_err(|error| vec![LoadedPlugin::problem(&package, &error)]);
     let cases = load_cases(&report.folder.join("cases"));
     match (plugin, cases) {
-        (Ok(plugin), Ok(cases)) => {
+        (Ok(plugin), Ok(mut cases)) => {
+            cases.retain(|case| filter.is_none_or(|text| case.name.contains(text)));
             report.results = run_cases(&plugin, &cases);
             report.cases = cases;
         }
@@ -354,7 +378,7 @@ fn case_to_json((result, outcome): (&CaseResult, Option<&Outcome>)) -> Value {
     case
 }
 
-fn tell(report: &Report) {
+fn tell(report: &Report, verbose: bool) {
     let folder = report.folder.display();
     let name = match &report.plugin {
         Some(plugin) if !report.folder.ends_with(plugin) => format!(
@@ -368,6 +392,11 @@ fn tell(report: &Report) {
     if report.is_right() {
         let cases = output::counted(ran, "case");
         output::line(format_args!("{}    {name}: {cases}", Styled(GOOD, "ok")));
+        if verbose {
+            for (result, on_envoy) in report.told() {
+                tell_case(result, differences_of(on_envoy), report, verbose);
+            }
+        }
     } else if report.problems.is_empty() {
         let wrong = report.wrong().count();
         output::line(format_args!(
@@ -375,9 +404,7 @@ fn tell(report: &Report) {
             Styled(BAD, "wrong"),
             output::counted(ran, "case")
         ));
-        for (result, on_envoy) in report.wrong() {
-            tell_case(result, on_envoy, !report.replayed.is_empty());
-        }
+        tell_wrong(report, verbose);
         output::line("");
     } else {
         output::line(format_args!(
@@ -400,35 +427,104 @@ fn tell(report: &Report) {
     }
 }
 
-fn tell_case(result: &CaseResult, on_envoy: &[Difference], was_replayed: bool) {
+/// Tells each failure of the plugin once, with the first case that shows it; with `verbose`, everything.
+fn tell_wrong(report: &Report, verbose: bool) {
+    if verbose {
+        for (result, on_envoy) in report.told() {
+            tell_case(result, differences_of(on_envoy), report, verbose);
+        }
+        return;
+    }
+    let mut told: Vec<&str> = Vec::new();
+    for (result, on_envoy) in report.wrong() {
+        let failure = failure_of(result);
+        if let Some(failure) = failure {
+            if told.contains(&failure) {
+                continue;
+            }
+            told.push(failure);
+        }
+        tell_case(result, on_envoy, report, verbose);
+        let same: Vec<String> = (report.wrong())
+            .map(|(other, _)| other)
+            .filter(|other| failure.is_some() && failure_of(other) == failure)
+            .filter(|other| !std::ptr::eq(*other, result))
+            .map(|other| format!("{}:{}: {}", other.file, other.line, other.name))
+            .collect();
+        if !same.is_empty() {
+            let cases = output::counted(same.len(), "more case");
+            output::line(format_args!("    the same in {cases}:"));
+            for case in same {
+                output::line(format_args!("      {case}"));
+            }
+        }
+    }
+}
+
+/// What the plugin failed with where it should not have, without Envoy.
+fn failure_of(result: &CaseResult) -> Option<&str> {
+    let failure = result.differences.iter().find(|item| item.is_failure());
+    failure.map(|failure| failure.got.as_str())
+}
+
+fn differences_of(outcome: Option<&Outcome>) -> &[Difference] {
+    match outcome {
+        Some(Outcome::Replayed(differences)) => differences,
+        Some(Outcome::NotReplayed(_)) | None => &[],
+    }
+}
+
+fn tell_case(result: &CaseResult, on_envoy: &[Difference], report: &Report, verbose: bool) {
     let CaseResult {
         file,
         line,
         name,
         differences,
+        logs,
     } = result;
     output::line(format_args!(
         "{}: {name}",
         Styled(BOLD, format!("{file}:{line}"))
     ));
-    tell_differences(
-        differences,
-        if was_replayed { "without Envoy: " } else { "" },
-    );
-    tell_differences(on_envoy, "on Envoy: ");
+    let place = if report.replayed.is_empty() {
+        ""
+    } else {
+        "without Envoy: "
+    };
+    tell_differences(differences, place, verbose);
+    tell_differences(on_envoy, "on Envoy: ", verbose);
+    for CaseLog { level, message } in logs {
+        if !verbose && matches!(*level, "trace" | "debug") {
+            continue;
+        }
+        output::line(format_args!(
+            "    {} {message}",
+            Styled(DIM, format!("{level}:"))
+        ));
+    }
 }
 
-fn tell_differences(differences: &[Difference], place: &str) {
-    for Difference {
-        what,
-        expected,
-        got,
-    } in differences
-    {
+/// A failure of the plugin is told alone: most other differences follow from it.
+fn tell_differences(differences: &[Difference], place: &str, verbose: bool) {
+    let is_failed = differences.iter().any(Difference::is_failure);
+    let is_folded = |difference: &&Difference| is_failed && !verbose && !difference.is_failure();
+    let folded = differences.iter().filter(is_folded).count();
+    for difference in differences.iter().filter(|item| !is_folded(item)) {
+        let Difference {
+            what,
+            expected,
+            got,
+        } = difference;
         output::line(format_args!(
             "    {place}{what}\n      expected: {}\n      got:      {}",
             Styled(GOOD, expected),
             Styled(BAD, got)
+        ));
+    }
+    if folded > 0 {
+        let others = output::counted(folded, "other difference");
+        output::line(format_args!(
+            "    {place}{others} may follow from it; -v shows them"
         ));
     }
 }
