@@ -6,7 +6,8 @@
 )]
 
 use std::fs;
-use std::io::{BufRead as _, BufReader, Write as _};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::TcpStream;
 use std::os::unix::fs::symlink;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -654,4 +655,85 @@ async fn reader_that_reads_nothing_costs_lines_and_no_requests() {
     wait_version(&gateway, "two").await;
     gateway.stop().unwrap();
     echo.stop().await;
+}
+
+/// Whatever clients send, each line is one object of JSON, with its keys and no others; and Envoy knows every operator that
+/// `check` does.
+#[test]
+fn access_log_in_json_stays_json() {
+    let operators: Vec<String> = outrider_gateway::ACCESS_LOG_OPERATORS
+        .iter()
+        .map(|name| format!("      \"{name}\": '%{name}%'"))
+        .collect();
+    let operators = operators.join("\n");
+    let yaml = format!(
+        "
+gateway:
+  listeners: [{{address: '{{listen}}'}}]
+  admin: '{{admin}}'
+  workers: 1
+  access_log:
+    path: access.log
+    json_format:
+      path: '%REQ(:PATH)%'
+      agent: {{name: '%REQ(USER-AGENT)%', again: 'it says \"%REQ(USER-AGENT)%\"'}}
+      status: '%RESPONSE_CODE%'
+      fixed: 100%%
+{operators}
+projects:
+  - name: all
+    hosts: ['*']
+    routes: [{{match: {{prefix: /}}, respond: {{status: 204}}}}]
+"
+    );
+    let gateway = Gateway::start(&yaml).unwrap();
+    let agents: [&[u8]; 5] = [
+        b"a\"b",
+        b"\", \"status\": 200, \"x\": \"",
+        b"back\\slash\ttab",
+        b"bytes \x80\xff\xfe\xc3\x28",
+        "umlaut ä, \u{2028}".as_bytes(),
+    ];
+    for agent in agents {
+        let mut connection = TcpStream::connect(gateway.address).unwrap();
+        let mut request =
+            b"GET /\"x HTTP/1.1\r\nhost: a\r\nconnection: close\r\nuser-agent: ".to_vec();
+        request.extend_from_slice(agent);
+        request.extend_from_slice(b"\r\n\r\n");
+        connection.write_all(&request).unwrap();
+        let mut answer = String::new();
+        connection.read_to_string(&mut answer).unwrap();
+        assert!(answer.starts_with("HTTP/1.1 204"), "{answer}");
+    }
+    let log = gateway.folder().join("access.log");
+    let began = Instant::now();
+    let bytes = loop {
+        let bytes = std::fs::read(&log).unwrap_or_default();
+        if bytes.iter().filter(|byte| **byte == b'\n').count() == agents.len() {
+            break bytes;
+        }
+        assert!(
+            began.elapsed() < SOON,
+            "{}",
+            String::from_utf8_lossy(&bytes)
+        );
+        std::thread::sleep(Duration::from_millis(50));
+    };
+    let text = String::from_utf8(bytes).unwrap();
+    for (line, agent) in text.lines().zip(agents) {
+        let line: serde_json::Value =
+            serde_json::from_str(line).unwrap_or_else(|why| panic!("{why}: {line}"));
+        assert_eq!(line["status"], 204, "{line}");
+        assert_eq!(line["path"], "/%22x", "{line}");
+        assert_eq!(line["fixed"], "100%", "{line}");
+        assert_eq!(line.get("x"), None, "{line}");
+        let name = line["agent"]["name"].as_str().unwrap();
+        if let Ok(agent) = str::from_utf8(agent) {
+            assert_eq!(name, agent);
+            assert_eq!(line["agent"]["again"], format!("it says \"{agent}\""));
+        } else {
+            assert!(name.starts_with("bytes "), "{name}");
+        }
+    }
+    gateway.stop().unwrap();
 }

@@ -6,6 +6,7 @@
 //! The trap: what a fault hides must not become a second complaint. A name counts as declared even if
 //! what it names is wrong.
 
+mod access_log;
 mod conditions;
 mod files;
 mod gateway;
@@ -21,6 +22,7 @@ mod shadow;
 mod tls;
 mod upstreams;
 
+pub use access_log::OPERATORS as ACCESS_LOG_OPERATORS;
 pub use files::searched_folder;
 pub(crate) use routes::LONGEST_BODY;
 

@@ -224,9 +224,15 @@ pub(crate) struct AccessLog {
     #[serde(default)]
     pub(crate) path: Field<Text>,
     /// One line, with Envoy's command operators such as `%REQ(:PATH)%`. A line break is added where it
-    /// has none.
+    /// has none. Clients write parts of it: for programs that read it, use `json_format`.
     #[serde(default)]
     pub(crate) format: Field<Text>,
+    /// A line of JSON for each request: keys, and texts with Envoy's command operators, nested as you like
+    /// (`{path: "%REQ(:PATH)%", status: "%RESPONSE_CODE%"}`). It is JSON whatever clients send; an operator that stands alone
+    /// and gives a number is a number. Instead of `format`.
+    #[serde(default)]
+    #[schemars(with = "serde_json::Map<String, serde_json::Value>")]
+    pub(crate) json_format: Field<Node>,
 }
 
 /// A plugin of the gateway: where its code is, and what it may do.

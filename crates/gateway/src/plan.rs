@@ -176,8 +176,18 @@ pub enum Protocols {
 pub struct AccessLog {
     /// An absolute path; none: standard output.
     pub path: Option<String>,
+    /// What is written for each request.
+    pub format: LogFormat,
+}
+
+/// What is written for each request.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(untagged)]
+pub enum LogFormat {
     /// One line with Envoy's command operators, its line break included.
-    pub format: String,
+    Text(String),
+    /// One object of JSON on a line; its texts have Envoy's command operators.
+    Json(serde_json::Map<String, serde_json::Value>),
 }
 
 /// A project.

@@ -4,22 +4,16 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 use outrider_plugin_formats::PluginTime;
-use outrider_yaml::{Field, Located, Shape};
+use outrider_yaml::{Field, Located};
 
 use super::files::{Place, Source};
-use super::{Context, Origin, scopes, tls};
+use super::{Context, Origin, access_log, scopes, tls};
 use crate::model::{self, Protocol, text};
 use crate::plan::{AccessLog, ClientLimits, ClientTimeouts, Listener, Protocols, Use};
 
 const DEFAULT_BODY_LIMIT: u32 = 1024 * 1024;
 /// Requests at a time on one HTTP/2 connection, as Envoy recommends for an edge.
 const DEFAULT_STREAMS: u32 = 100;
-
-/// One request's line: when, what, how it ended and why, sizes, times, who, where to.
-const DEFAULT_FORMAT: &str = "[%START_TIME%] \"%REQ(:METHOD)% %REQ(X-ENVOY-ORIGINAL-PATH?:PATH)% %PROTOCOL%\" \
-%RESPONSE_CODE% %RESPONSE_FLAGS% %RESPONSE_CODE_DETAILS% %BYTES_RECEIVED% %BYTES_SENT% %DURATION%ms \
-\"%REQ(:AUTHORITY)%\" \"%REQ(USER-AGENT)%\" %REQ(X-REQUEST-ID)% %DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT% \
-%UPSTREAM_CLUSTER% %UPSTREAM_HOST%\n";
 
 /// The gateway's own part of the plan.
 pub(super) struct Built {
@@ -83,7 +77,7 @@ pub(super) fn build(context: &mut Context<'_>, sources: &[Source]) -> Built {
     });
     Built {
         admin,
-        access_log: access_log(context, origin, gateway_value),
+        access_log: access_log::read(context, origin, &gateway_value.access_log),
         plugin_logs: gateway_value
             .plugin_logs
             .value()
@@ -135,36 +129,11 @@ fn limits(written: Option<&model::ClientLimits>) -> ClientLimits {
     }
 }
 
-fn access_log(
-    context: &Context<'_>,
-    origin: &Origin,
-    gateway: &model::Gateway,
-) -> Option<AccessLog> {
-    let (target, format) = match gateway.access_log.value()? {
-        Shape::Text(word) if word.0 == "off" => return None,
-        Shape::Text(word) => (&word.0, None),
-        Shape::Mapping(log) => (&log.path.value()?.0, log.format.value()),
-    };
-    let format = match format {
-        None => DEFAULT_FORMAT.to_owned(),
-        Some(format) if format.0.ends_with('\n') => format.0.clone(),
-        Some(format) => format!("{}\n", format.0),
-    };
-    Some(AccessLog {
-        path: (target != "stdout").then(|| context.loader.absolute(&origin.join(target))),
-        format,
-    })
-}
-
 fn listeners(
     context: &mut Context<'_>,
     origin: &Origin,
     gateway: &Located<model::Gateway>,
 ) -> Vec<Listener> {
-    if let Some(Shape::Mapping(log)) = gateway.value.access_log.value() {
-        let owner = gateway.value.access_log.location().unwrap_or_default();
-        context.required(origin, owner, "the access log", "path", &log.path);
-    }
     let Some(list) = context.required(
         origin,
         gateway.location,

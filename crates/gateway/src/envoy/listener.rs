@@ -14,7 +14,9 @@ use super::{
     Form, RDS_FILE, ROUTE_CONFIGURATION, downstream_http2_options, duration, filter, route, secret,
     socket_address, source, typed,
 };
-use crate::plan::{AccessLog, ClientCertificate, Listener, ListenerTls, Plan, Protocols};
+use crate::plan::{
+    AccessLog, ClientCertificate, Listener, ListenerTls, LogFormat, Plan, Protocols,
+};
 
 pub(super) fn listener(plan: &Plan, listener: &Listener, form: Form<'_>) -> Value {
     let manager = json!({
@@ -133,7 +135,10 @@ fn connection_manager(plan: &Plan, listener: &Listener, form: Form<'_>) -> Value
 }
 
 fn access_log(log: &AccessLog) -> Value {
-    let format = json!({ "text_format_source": { "inline_string": log.format } });
+    let format = match &log.format {
+        LogFormat::Text(line) => json!({ "text_format_source": { "inline_string": line } }),
+        LogFormat::Json(object) => json!({ "json_format": object }),
+    };
     match &log.path {
         Some(path) => json!({
             "name": "envoy.access_loggers.file",
