@@ -709,7 +709,7 @@ projects:
     let began = Instant::now();
     let bytes = loop {
         let bytes = std::fs::read(&log).unwrap_or_default();
-        if bytes.iter().filter(|byte| **byte == b'\n').count() == agents.len() {
+        if bytes.split(|byte| *byte == b'\n').count() == agents.len() + 1 {
             break bytes;
         }
         assert!(

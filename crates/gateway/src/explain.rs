@@ -7,6 +7,8 @@
 mod matching;
 mod text;
 
+use std::net::{IpAddr, Ipv4Addr};
+
 use outrider_plugin_formats::{Allow, FailurePolicy, Group, PluginEntry, Runtime};
 use outrider_yaml::{Node, PathSegment};
 use serde::Serialize;
@@ -26,6 +28,24 @@ pub struct Request {
     pub method: String,
     /// Headers, cookies among them; letter case of names counts for nothing.
     pub headers: Vec<(String, String)>,
+    /// Whether it comes over TLS; none: as the listeners have it, plain where they differ.
+    pub tls: Option<bool>,
+    /// The address that it comes from: the client's, or the last trusted proxy's.
+    pub client: IpAddr,
+}
+
+impl Request {
+    /// A request of GET from this machine, without headers of its own.
+    pub fn get(host: &str, path: &str) -> Self {
+        Self {
+            host: host.to_owned(),
+            path: path.to_owned(),
+            method: "GET".to_owned(),
+            headers: Vec::new(),
+            tls: None,
+            client: IpAddr::V4(Ipv4Addr::LOCALHOST),
+        }
+    }
 }
 
 /// What a request meets. `Display` is for people, `Serialize` for scripts.
@@ -50,9 +70,21 @@ pub struct Explanation {
     /// The plugins that the request passes, in this order; the response passes them in reverse. Without a route:
     /// the gateway's.
     pub chain: Vec<Link>,
+    /// Plugins that a wider scope uses, and a narrower one turned off.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub off: Vec<TurnedOff>,
     /// What else there is to know.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
+}
+
+/// A plugin that the request does not pass, as a scope turned it off.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct TurnedOff {
+    /// Its name.
+    pub plugin: String,
+    /// The scope that turned it off.
+    pub by: Origin,
 }
 
 /// A route that did not match.
@@ -116,7 +148,7 @@ pub struct Origin {
 
 /// Explains `request`.
 pub fn explain(plan: &Plan, request: &Request) -> Explanation {
-    let seen = matching::Seen::new(request);
+    let seen = matching::Seen::new(&matching::Entrance::of(plan), request);
     let mut explanation = Explanation {
         host: seen.host.clone(),
         method: request.method.clone(),
@@ -127,10 +159,11 @@ pub fn explain(plan: &Plan, request: &Request) -> Explanation {
         passed_over: Vec::new(),
         action: None,
         chain: Vec::new(),
+        off: Vec::new(),
         notes: seen.notes.clone(),
     };
     let Some((project, host)) = matching::project(&plan.projects, &seen.host) else {
-        explanation.chain = chain(plan, &[]);
+        (explanation.chain, explanation.off) = chain(plan, &[]);
         return explanation;
     };
     explanation.project = Some(project.name.clone());
@@ -141,7 +174,8 @@ pub fn explain(plan: &Plan, request: &Request) -> Explanation {
             explanation.action = Some(route.action.clone());
             let project_scope = (format!("project {}", project.name), &project.uses);
             let route_scope = (format!("route {}", route.name), &route.uses);
-            explanation.chain = chain(plan, &[project_scope, route_scope]);
+            (explanation.chain, explanation.off) = chain(plan, &[project_scope, route_scope]);
+            explanation.notes.extend(upgrade_note(&route.action, &seen));
             return explanation;
         };
         explanation.passed_over.push(PassedOver {
@@ -150,36 +184,57 @@ pub fn explain(plan: &Plan, request: &Request) -> Explanation {
         });
     }
     // Without a route, Envoy has no configuration of a project or a route for the filter.
-    explanation.chain = chain(plan, &[]);
+    (explanation.chain, explanation.off) = chain(plan, &[]);
     explanation
 }
 
-/// The chain of the gateway's scope and the narrower ones, from wide to narrow.
-fn chain(plan: &Plan, narrower: &[(String, &Vec<Use>)]) -> Vec<Link> {
+/// What Envoy makes of a request that asks for another protocol.
+fn upgrade_note(action: &Action, seen: &matching::Seen) -> Option<String> {
+    let asked = seen.upgrade()?;
+    let allowed: &[String] = match action {
+        Action::Forward(forward) => &forward.upgrades,
+        Action::Redirect(_) | Action::Respond(_) => return None,
+    };
+    if allowed.iter().any(|name| name.eq_ignore_ascii_case(asked)) {
+        return None;
+    }
+    Some(format!(
+        "the route does not allow the upgrade to `{asked}`: Envoy answers 403; `upgrades: [{asked}]` allows it"
+    ))
+}
+
+/// The chain of the gateway's scope and the narrower ones, from wide to narrow; and the plugins that are turned off.
+fn chain(plan: &Plan, narrower: &[(String, &Vec<Use>)]) -> (Vec<Link>, Vec<TurnedOff>) {
     let mut plugins: Vec<&PluginEntry> = plan.filter.plugins.iter().collect();
     plugins.sort_by_key(|entry| chain_key(entry.group, entry.priority, &entry.name));
     let mut scopes = vec![("gateway".to_owned(), &plan.uses)];
     scopes.extend_from_slice(narrower);
-    plugins
-        .into_iter()
-        .filter_map(|entry| {
-            let trail: Vec<(&str, &Use)> = scopes
-                .iter()
-                .filter_map(|(scope, uses)| {
-                    let item = uses.iter().find(|item| item.plugin == entry.name)?;
-                    Some((scope.as_str(), item))
-                })
-                .collect();
-            let (scope, last) = trail.last()?;
-            (last.switch == Switch::On).then(|| {
-                let limits = plan.limits.get(&entry.name).cloned();
-                Link {
-                    limits: limits.unwrap_or_default(),
-                    ..link(entry, &trail, scope, last)
-                }
+    let (mut links, mut off) = (Vec::new(), Vec::new());
+    for entry in plugins {
+        let trail: Vec<(&str, &Use)> = scopes
+            .iter()
+            .filter_map(|(scope, uses)| {
+                let item = uses.iter().find(|item| item.plugin == entry.name)?;
+                Some((scope.as_str(), item))
             })
-        })
-        .collect()
+            .collect();
+        let Some((scope, last)) = trail.last() else {
+            continue;
+        };
+        if last.switch == Switch::On {
+            let limits = plan.limits.get(&entry.name).cloned();
+            links.push(Link {
+                limits: limits.unwrap_or_default(),
+                ..link(entry, &trail, scope, last)
+            });
+        } else if trail.iter().any(|(_, item)| item.switch == Switch::On) {
+            off.push(TurnedOff {
+                plugin: entry.name.clone(),
+                by: origin(scope, last, None),
+            });
+        }
+    }
+    (links, off)
 }
 
 fn link(entry: &PluginEntry, trail: &[(&str, &Use)], scope: &str, last: &Use) -> Link {

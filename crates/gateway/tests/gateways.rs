@@ -127,6 +127,7 @@ fn documents_say_what_explanations_say() {
                         path: path.clone(),
                         method: "GET".to_owned(),
                         headers: Vec::new(),
+                        ..Request::get("", "")
                     },
                 );
                 assert_eq!(explanation.route.as_ref(), Some(&route.name));
@@ -228,6 +229,7 @@ fn explanations() {
                     .into_iter()
                     .map(|(name, value)| (name.to_owned(), value.to_owned()))
                     .collect(),
+                ..Request::get("", "")
             },
         );
         writeln!(text, "{explanation}").unwrap();
@@ -240,6 +242,7 @@ fn explanations() {
             path: "/patched".to_owned(),
             method: "GET".to_owned(),
             headers: Vec::new(),
+            ..Request::get("", "")
         },
     ))
     .unwrap();

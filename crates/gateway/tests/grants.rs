@@ -84,6 +84,7 @@ fn explanation_has_the_limits_that_hold_and_their_sources() {
             path: "/".to_owned(),
             method: "GET".to_owned(),
             headers: Vec::new(),
+            ..Request::get("", "")
         },
     );
     insta::assert_snapshot!(explanation);

@@ -3,7 +3,37 @@
 use std::collections::BTreeMap;
 
 use super::Request;
-use crate::plan::{Condition, Match, PathMatch, Project, ValueMatch};
+use crate::plan::{Condition, Match, PathMatch, Plan, Project, ValueMatch};
+
+/// Headers that Envoy removes from what clients send: those of a connection, and those by which Envoys speak to each other.
+/// Seen on Envoy 1.40, and in its source (`conn_manager_utility.cc`).
+const REMOVED: [&str; 25] = [
+    "connection",
+    "keep-alive",
+    "proxy-connection",
+    "transfer-encoding",
+    "upgrade",
+    "x-envoy-decorator-operation",
+    "x-envoy-downstream-service-cluster",
+    "x-envoy-downstream-service-node",
+    "x-envoy-expected-rq-timeout-ms",
+    "x-envoy-force-trace",
+    "x-envoy-hedge-on-per-try-timeout",
+    "x-envoy-internal",
+    "x-envoy-ip-tags",
+    "x-envoy-max-retries",
+    "x-envoy-original-path",
+    "x-envoy-original-url",
+    "x-envoy-retriable-header-names",
+    "x-envoy-retriable-status-codes",
+    "x-envoy-retry-grpc-on",
+    "x-envoy-retry-on",
+    "x-envoy-upstream-alt-stat-name",
+    "x-envoy-upstream-rq-per-try-timeout-ms",
+    "x-envoy-upstream-rq-timeout-alt-response",
+    "x-envoy-upstream-rq-timeout-ms",
+    "x-forwarded-client-cert",
+];
 
 /// Headers of which Envoy keeps one line, and joins several values by commas. A condition on any other
 /// header is tried on each of its values.
@@ -37,6 +67,24 @@ const JOINED: [&str; 24] = [
 /// The values of each name.
 type Values = BTreeMap<String, Vec<String>>;
 
+/// What the gateway does to each request before it looks for a route.
+#[derive(Debug, Default)]
+pub(super) struct Entrance {
+    trusted_hops: u32,
+    has_tls: bool,
+    has_plain: bool,
+}
+
+impl Entrance {
+    pub(super) fn of(plan: &Plan) -> Self {
+        Self {
+            trusted_hops: plan.trusted_hops,
+            has_tls: plan.listeners.iter().any(|item| item.tls.is_some()),
+            has_plain: plan.listeners.iter().any(|item| item.tls.is_none()),
+        }
+    }
+}
+
 /// A request as Envoy's routes see it.
 pub(super) struct Seen {
     /// In lower case, without port.
@@ -51,11 +99,13 @@ pub(super) struct Seen {
     headers: Values,
     /// Of several values of one name, the first.
     cookies: Values,
+    /// The protocol that it asks to change to.
+    upgrade: Option<String>,
     pub(super) notes: Vec<String>,
 }
 
 impl Seen {
-    pub(super) fn new(request: &Request) -> Self {
+    pub(super) fn new(entrance: &Entrance, request: &Request) -> Self {
         let mut notes = Vec::new();
         if request
             .path
@@ -113,6 +163,8 @@ impl Seen {
                 _ => values.push(value.clone()),
             }
         }
+        let upgrade = headers.get("upgrade").and_then(|all| all.first()).cloned();
+        as_envoy_sets(entrance, request, &mut headers, &mut notes);
         let mut cookies = Values::new();
         for (name, value) in &request.headers {
             if !name.eq_ignore_ascii_case("cookie") {
@@ -138,8 +190,13 @@ impl Seen {
             query,
             headers,
             cookies,
+            upgrade,
             notes,
         }
+    }
+
+    pub(super) fn upgrade(&self) -> Option<&str> {
+        self.upgrade.as_deref()
     }
 
     pub(super) fn full_path(&self) -> String {
@@ -148,6 +205,68 @@ impl Seen {
             None => self.path.clone(),
         }
     }
+}
+
+/// Makes of a client's headers what routes see.
+fn as_envoy_sets(
+    entrance: &Entrance,
+    request: &Request,
+    headers: &mut Values,
+    notes: &mut Vec<String>,
+) {
+    // Of an upgrade, Envoy keeps these two.
+    let is_upgrade = headers.contains_key("upgrade");
+    let named: Vec<String> = headers
+        .get("connection")
+        .into_iter()
+        .flatten()
+        .flat_map(|line| line.split(','))
+        .map(|name| name.trim().to_ascii_lowercase())
+        .collect();
+    headers.retain(|name, _| {
+        let is_kept = is_upgrade && matches!(name.as_str(), "connection" | "upgrade");
+        let is_removed = REMOVED.contains(&name.as_str()) || named.contains(name);
+        if is_removed && !is_kept {
+            notes.push(format!("Envoy removes the header `{name}`"));
+        }
+        is_kept || !is_removed
+    });
+    let is_tls = request.tls.unwrap_or_else(|| {
+        if entrance.has_tls && entrance.has_plain {
+            notes.push(
+                "the listeners differ in TLS: this is a plain request; say `https://`, or --tls, for another"
+                    .to_owned(),
+            );
+        }
+        !entrance.has_plain
+    });
+    let mut set = |name: &str, value: String, headers: &mut Values| {
+        let before = headers.insert(name.to_owned(), vec![value.clone()]);
+        if before.is_some_and(|before| before != [value.as_str()]) {
+            notes.push(format!("Envoy sets the header `{name}` to `{value}`"));
+        }
+    };
+    let scheme = if is_tls { "https" } else { "http" };
+    if entrance.trusted_hops == 0 || !headers.contains_key("x-forwarded-proto") {
+        set("x-forwarded-proto", scheme.to_owned(), headers);
+    }
+    let forwarded = headers
+        .get("x-forwarded-for")
+        .and_then(|lines| lines.first())
+        .cloned();
+    let chain = match &forwarded {
+        Some(before) => format!("{before},{}", request.client),
+        None => request.client.to_string(),
+    };
+    // The entry that the outermost trusted proxy wrote; without proxies, who connects.
+    let hops = usize::try_from(entrance.trusted_hops).unwrap_or(usize::MAX);
+    let entries: Vec<&str> = chain.split(',').map(str::trim).collect();
+    let client = (entries.len().checked_sub(hops.saturating_add(1)))
+        .and_then(|place| entries.get(place))
+        .map_or_else(|| request.client.to_string(), |entry| (*entry).to_owned());
+    set("x-envoy-external-address", client, headers);
+    headers.insert("x-forwarded-for".to_owned(), vec![chain]);
+    set("x-request-id", "(a new one)".to_owned(), headers);
 }
 
 fn without_port(host: &str) -> &str {
@@ -322,7 +441,9 @@ fn whole(regex: &str, text: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{Seen, is_only_slashes, normalise, rank, unescape_unreserved, without_port};
+    use super::{
+        Entrance, Seen, is_only_slashes, normalise, rank, unescape_unreserved, without_port,
+    };
     use crate::explain::Request;
     use crate::plan::{Condition, ValueMatch};
 
@@ -347,16 +468,17 @@ mod tests {
                     .iter()
                     .map(|value| (name.to_owned(), (*value).to_owned()))
                     .collect(),
-                host: "a".to_owned(),
-                path: "/".to_owned(),
-                method: "GET".to_owned(),
+                ..Request::get("a", "/")
             };
             let condition = Condition {
                 name: name.to_owned(),
                 value,
                 invert,
             };
-            super::holds(&condition, Seen::new(&request).headers.get(name))
+            super::holds(
+                &condition,
+                Seen::new(&Entrance::default(), &request).headers.get(name),
+            )
         };
         let exact = || ValueMatch::Exact("z".to_owned());
         let regex = || ValueMatch::Regex("z,y".to_owned());

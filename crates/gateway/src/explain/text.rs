@@ -4,7 +4,7 @@ use std::fmt;
 
 use outrider_plugin_formats::{Allow, AllowedNames, FailureAction, FailurePolicy};
 
-use super::Explanation;
+use super::{Explanation, TurnedOff};
 use crate::plan::{Action, Limit, Place};
 
 impl fmt::Display for Explanation {
@@ -43,8 +43,21 @@ impl Explanation {
 
     fn write_chain(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.chain.is_empty() {
-            return writeln!(f, "chain    no plugin");
+            writeln!(f, "chain    no plugin")?;
+        } else {
+            self.write_links(f)?;
         }
+        for TurnedOff { plugin, by } in &self.off {
+            writeln!(
+                f,
+                "off      {plugin}, by {}, {}:{}",
+                by.scope, by.file, by.line
+            )?;
+        }
+        Ok(())
+    }
+
+    fn write_links(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "chain    (responses pass it in reverse)")?;
         for (index, link) in self.chain.iter().enumerate() {
             let by = &link.used_by;
