@@ -102,7 +102,14 @@ async fn the_pages_tell_what_lives_and_what_failed() {
     let keys: Vec<&String> = all.as_object().unwrap().keys().collect();
     assert_eq!(
         keys,
-        ["version", "abi", "metrics", "generations", "plugins"]
+        [
+            "version",
+            "abi",
+            "metrics",
+            "file",
+            "generations",
+            "plugins"
+        ]
     );
     assert_eq!(all["abi"], "v0.2.0");
     let used = all["metrics"]["used"].as_u64().unwrap();

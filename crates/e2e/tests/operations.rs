@@ -737,3 +737,59 @@ projects:
     }
     gateway.stop().unwrap();
 }
+
+/// What alerts need: a gauge, and a page with time and reason; also of an Envoy that was started anew.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn refused_file_is_a_gauge_and_a_line_of_the_admin_page() {
+    let echo = Echo::start("echo").await.unwrap();
+    let gateway = start(&echo);
+    let gauge = || {
+        let stats = gateway.admin.stats("outrider.file_refused$").unwrap();
+        stats.values().copied().next()
+    };
+    let wait = |value: u64| {
+        let began = Instant::now();
+        while gauge() != Some(value) {
+            assert!(began.elapsed() < SOON, "{:?}, not {value}", gauge());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    };
+    let page = |path: &str| gateway.admin.get(path).unwrap().body;
+    wait(0);
+    let is_served = format!("{} is served", gateway.file().display());
+    let began = Instant::now();
+    while !page("/outrider/file").contains(&is_served) {
+        assert!(began.elapsed() < SOON, "{}", page("/outrider/file"));
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    gateway.save("gateway: {nonsense: 1}").unwrap();
+    wait(1);
+    for path in ["/outrider", "/outrider/file"] {
+        let text = page(path);
+        assert!(text.contains("was REFUSED at 20"), "{text}");
+        assert!(text.contains("nonsense"), "{text}");
+    }
+    let document: serde_json::Value =
+        serde_json::from_str(&page("/outrider/file?format=json")).unwrap();
+    let reason = document["file"]["refused"]["reason"].as_str().unwrap();
+    assert!(reason.contains("outrider.yaml:1:11"), "{reason}");
+
+    let mark = gateway.output.mark();
+    signal(gateway.envoy_process().unwrap(), "KILL").unwrap();
+    gateway
+        .output
+        .wait_after(mark, "serving again", SOON)
+        .unwrap();
+    wait(1);
+    gateway.save(&yaml(&echo)).unwrap();
+    wait(0);
+    assert!(page("/outrider/file").contains(&is_served));
+    // Whoever sends something else changes nothing.
+    for body in ["", "{}", "{\"path\": \"x\", \"refused\": 1}"] {
+        let answer = gateway.admin.send("/outrider/file", body).unwrap();
+        assert_eq!(answer.status, 400, "{}", answer.body);
+    }
+    assert_eq!(gauge(), Some(0));
+    gateway.stop().unwrap();
+    echo.stop().await;
+}

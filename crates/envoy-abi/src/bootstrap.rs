@@ -27,6 +27,19 @@ pub struct AdminPage {
     pub help: &'static str,
 }
 
+/// A request for a page.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AdminRequest<'r> {
+    /// `GET`, `POST`.
+    pub method: &'r str,
+    /// The page's path.
+    pub path: &'r str,
+    /// What follows the question mark.
+    pub query: &'r str,
+    /// The body, empty without one.
+    pub body: &'r [u8],
+}
+
 /// What a page answers. Envoy sends it as `text/plain`, whatever it is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AdminAnswer {
@@ -34,6 +47,8 @@ pub struct AdminAnswer {
     pub status: u16,
     /// The body.
     pub body: String,
+    /// The gauge's new value, where the request changes it.
+    pub gauge: Option<u64>,
 }
 
 /// The pages that a module has.
@@ -41,14 +56,21 @@ pub trait AdminPages {
     /// All of them.
     fn pages(&self) -> &'static [AdminPage];
 
-    /// Answers a request for one of them, on Envoy's main thread: never waits for a worker. `query` is
-    /// what follows the question mark.
-    fn answer(&self, path: &str, query: &str) -> AdminAnswer;
+    /// The name of a gauge that pages set; it is 0 at first.
+    fn gauge(&self) -> &'static str;
+
+    /// Answers a request for one of them, on Envoy's main thread: never waits for a worker.
+    fn answer(&self, request: AdminRequest<'_>) -> AdminAnswer;
 }
+
+/// `envoy_dynamic_module_type_metrics_result_Success`.
+const SUCCESS: u32 = 0;
 
 /// The extension of one bootstrap; made by `config_new`, and again, as the extension, by `new`.
 struct Extension {
     config: ConfigPtr,
+    /// Of the gauge; none: Envoy did not define it.
+    gauge: Option<usize>,
 }
 
 /// The extension's configuration has come.
@@ -84,9 +106,22 @@ unsafe extern "C" fn envoy_dynamic_module_on_bootstrap_extension_config_new(
                 );
             }
         }
+        let mut id = 0;
+        let name = ModuleBuffer::new(module.admin().gauge().as_bytes());
+        // SAFETY: the configuration is alive during its own hook; Envoy copies the name. There are no labels.
+        let result = unsafe {
+            (callbacks.bootstrap_extension_config_define_gauge)(
+                config,
+                name,
+                ptr::null(),
+                0,
+                &raw mut id,
+            )
+        };
+        let gauge = (result == SUCCESS).then_some(id);
         // SAFETY: the configuration is alive during its own hook. Envoy starts no worker before this.
         unsafe { (callbacks.bootstrap_extension_config_signal_init_complete)(config) }
-        Box::into_raw(Box::new(Extension { config }))
+        Box::into_raw(Box::new(Extension { config, gauge }))
             .cast_const()
             .cast()
     })
@@ -117,8 +152,8 @@ unsafe extern "C" fn envoy_dynamic_module_on_bootstrap_extension_new(
 ) -> *const c_void {
     guarded(ptr::null(), || {
         // SAFETY: made by `config_new`, and alive as long as extensions are made of it.
-        let config = unsafe { &*module.cast::<Extension>() }.config;
-        Box::into_raw(Box::new(Extension { config }))
+        let &Extension { config, gauge } = unsafe { &*module.cast::<Extension>() };
+        Box::into_raw(Box::new(Extension { config, gauge }))
             .cast_const()
             .cast()
     })
@@ -176,19 +211,36 @@ unsafe extern "C" fn envoy_dynamic_module_on_bootstrap_extension_shutdown(
 #[unsafe(no_mangle)]
 unsafe extern "C" fn envoy_dynamic_module_on_bootstrap_extension_admin_request(
     config: ConfigPtr,
-    _module: *const c_void,
-    _method: EnvoyBuffer,
+    extension: *const c_void,
+    method: EnvoyBuffer,
     path: EnvoyBuffer,
-    _body: EnvoyBuffer,
+    body: EnvoyBuffer,
 ) -> u32 {
     guarded(500, || {
         let (Some(module), Some(callbacks)) = (module(), callbacks()) else {
             return 500;
         };
-        // SAFETY: Envoy's buffer lives until the hook returns.
-        let path = String::from_utf8_lossy(unsafe { path.bytes() });
+        // SAFETY: Envoy's buffers live until the hook returns.
+        let (method, path, body) = unsafe { (method.bytes(), path.bytes(), body.bytes()) };
+        let (method, path) = (
+            String::from_utf8_lossy(method),
+            String::from_utf8_lossy(path),
+        );
         let (path, query) = path.split_once('?').unwrap_or((&path, ""));
-        let answer = module.admin().answer(path, query);
+        let answer = module.admin().answer(AdminRequest {
+            method: &method,
+            path,
+            query,
+            body,
+        });
+        // SAFETY: made by `config_new`, and alive as long as its pages.
+        let gauge = unsafe { extension.cast::<Extension>().as_ref() }.and_then(|made| made.gauge);
+        if let (Some(id), Some(value)) = (gauge, answer.gauge) {
+            // SAFETY: the configuration is alive during its own hook, and the gauge is its own.
+            unsafe {
+                (callbacks.bootstrap_extension_config_set_gauge)(config, id, ptr::null(), 0, value);
+            }
+        }
         // SAFETY: the configuration is alive during its own hook; Envoy copies the text.
         unsafe {
             (callbacks.bootstrap_extension_admin_set_response)(

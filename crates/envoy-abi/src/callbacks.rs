@@ -234,6 +234,12 @@ callbacks! {
     ) -> bool;
     fn bootstrap_extension_remove_admin_handler(config: ConfigPtr, path: ModuleBuffer) -> bool;
     fn bootstrap_extension_admin_set_response(config: ConfigPtr, body: ModuleBuffer);
+    fn bootstrap_extension_config_define_gauge(
+        config: ConfigPtr, name: ModuleBuffer, labels: *const ModuleBuffer, labels_length: usize, id: *mut usize,
+    ) -> u32;
+    fn bootstrap_extension_config_set_gauge(
+        config: ConfigPtr, id: usize, labels: *const ModuleBuffer, labels_length: usize, value: u64,
+    ) -> u32;
 }
 
 static CALLBACKS: OnceLock<Callbacks> = OnceLock::new();

@@ -36,7 +36,7 @@ mod wake_queue;
 mod worker;
 
 pub use background::EnvoyBackground;
-pub use bootstrap::{AdminAnswer, AdminPage, AdminPages};
+pub use bootstrap::{AdminAnswer, AdminPage, AdminPages, AdminRequest};
 pub use callbacks::{MissingCallbacks, resolve};
 pub use log::{log, log_enabled};
 pub use module::{

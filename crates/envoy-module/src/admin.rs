@@ -7,10 +7,11 @@
 //! that a worker may want is held for longer than it takes to copy a few numbers. No configuration of
 //! a plugin is shown, because it may hold secrets.
 
+mod file;
 mod state;
 mod text;
 
-use outrider_envoy_abi::{AdminAnswer, AdminPage, AdminPages};
+use outrider_envoy_abi::{AdminAnswer, AdminPage, AdminPages, AdminRequest};
 use serde_json::{Value, json};
 
 use self::state::State;
@@ -19,6 +20,11 @@ use crate::Outrider;
 const ALL: &str = "/outrider";
 const GENERATIONS: &str = "/outrider/generations";
 const PLUGINS: &str = "/outrider/plugins";
+
+const FILE: &str = "/outrider/file";
+
+/// 1: the gateway's file was refused, and what worked goes on.
+const REFUSED: &str = "outrider.file_refused";
 
 const PAGES: &[AdminPage] = &[
     AdminPage {
@@ -33,6 +39,10 @@ const PAGES: &[AdminPage] = &[
         path: PLUGINS,
         help: "Outrider: plugins with versions, VMs, failures, circuits (?format=json)",
     },
+    AdminPage {
+        path: FILE,
+        help: "Outrider: whether the gateway's file is served, or was refused, when and why (?format=json)",
+    },
 ];
 
 impl AdminPages for Outrider {
@@ -40,13 +50,33 @@ impl AdminPages for Outrider {
         PAGES
     }
 
-    fn answer(&self, path: &str, query: &str) -> AdminAnswer {
-        let form = match form(query) {
+    fn gauge(&self) -> &'static str {
+        REFUSED
+    }
+
+    fn answer(&self, request: AdminRequest<'_>) -> AdminAnswer {
+        if request.path == FILE && request.method == "POST" {
+            return match file::tell(request.body) {
+                Ok(is_refused) => AdminAnswer {
+                    status: 200,
+                    body: "OK\n".to_owned(),
+                    gauge: Some(u64::from(is_refused)),
+                },
+                Err(message) => AdminAnswer {
+                    status: 400,
+                    body: message,
+                    gauge: None,
+                },
+            };
+        }
+        let path = request.path;
+        let form = match form(request.query) {
             Ok(form) => form,
             Err(message) => {
                 return AdminAnswer {
                     status: 400,
                     body: message,
+                    gauge: None,
                 };
             }
         };
@@ -57,6 +87,7 @@ impl AdminPages for Outrider {
                 Form::Text => text(path, &state),
                 Form::Json => format!("{:#}\n", json(path, &state)),
             },
+            gauge: None,
         }
     }
 }
@@ -87,6 +118,7 @@ fn text(path: &str, state: &State) -> String {
     match path {
         GENERATIONS => text::generations(state),
         PLUGINS => text::plugins(state),
+        FILE => text::file(state.file.as_ref()),
         _ => text::all(state),
     }
 }
@@ -95,6 +127,7 @@ fn json(path: &str, state: &State) -> Value {
     match path {
         GENERATIONS => json!({ "generations": state.generations }),
         PLUGINS => json!({ "plugins": state.plugins }),
+        FILE => json!({ "file": state.file }),
         _ => json!(state),
     }
 }

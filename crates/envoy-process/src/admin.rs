@@ -63,6 +63,14 @@ impl Admin {
         Self::answer(path, self.agent.post(self.url(path)).send_empty())
     }
 
+    /// `POST path` with a body.
+    ///
+    /// # Errors
+    /// As [`Admin::get`].
+    pub fn send(&self, path: &str, body: &str) -> Result<Answer, Error> {
+        Self::answer(path, self.agent.post(self.url(path)).send(body))
+    }
+
     /// Counters and gauges whose names match the regular expression `filter`; histograms and texts
     /// are left out.
     ///

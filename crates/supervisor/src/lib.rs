@@ -12,6 +12,7 @@ mod module;
 mod notify;
 mod places;
 mod ports;
+mod refusal;
 mod refusals;
 mod rendered;
 mod report;

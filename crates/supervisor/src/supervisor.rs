@@ -26,6 +26,7 @@ use crate::courier::{self, Courier};
 use crate::handover::{self, Asked, Door, Offer, Predecessor, Said, Successor};
 use crate::machine::{Action, Event, Exit, Machine};
 use crate::notify::ServiceManager;
+use crate::refusal::{self, Refusal};
 use crate::refusals::{Refusals, Teller};
 use crate::report::Report;
 use crate::revision::Revision;
@@ -159,7 +160,7 @@ pub fn run(settings: Settings, report: &mut dyn FnMut(Report<'_>)) -> anyhow::Re
         envoy: None,
         starting: None,
         said: None,
-        refused: false,
+        refusal: None,
         change: None,
         noticed: now,
         health_at: now,
@@ -290,8 +291,8 @@ struct Supervisor<'a> {
     starting: Option<Starting>,
     /// What the file said when it last had no problem.
     said: Option<Shared>,
-    /// Whether the file has problems, or Envoy refused it.
-    refused: bool,
+    /// Why what the file says is not served: it has problems, or Envoy refused it.
+    refusal: Option<Refusal>,
     /// The change that is handed over, and whether it is to break off, because Envoy has ended.
     change: Option<Arc<AtomicBool>>,
     /// When the change that is under way was noticed, or Envoy ended.
@@ -450,7 +451,8 @@ impl Supervisor<'_> {
         let Compilation { compiled, seen } = compilation;
         self.watch.set(paths(&compiled.files), &seen);
         let Some(plan) = compiled.plan else {
-            self.refused = true;
+            let problems = compiled.problems.iter().map(ToString::to_string);
+            self.refuse(&problems.collect::<Vec<_>>().join("\n"));
             (self.report)(Report::Refused(&compiled.problems));
             return Event::Refused;
         };
@@ -466,8 +468,11 @@ impl Supervisor<'_> {
             .filter(|served| served.files == revision.files);
         let same = served.map(Arc::clone);
         self.said = Some(Arc::clone(&revision));
-        if std::mem::take(&mut self.refused) && same.is_some() {
-            (self.report)(Report::InStep);
+        if self.refusal.take().is_some() {
+            self.health_at = Instant::now();
+            if same.is_some() {
+                (self.report)(Report::InStep);
+            }
         }
         Event::Compiled(same.unwrap_or(revision))
     }
@@ -476,7 +481,7 @@ impl Supervisor<'_> {
     fn start(&mut self, revision: Shared) -> anyhow::Result<Option<Event<Shared>>> {
         let is_first = self.machine.taken().is_none();
         if let Some(reasons) = self.tried(&revision)? {
-            self.refused = true;
+            self.refuse(&reasons.join("\n"));
             (self.report)(Report::StartRefused(reasons));
             return Ok(Some(Event::StartRefused));
         }
@@ -632,7 +637,7 @@ impl Supervisor<'_> {
             if self.machine.taken().is_some() {
                 self.restarts += 1;
             } else {
-                self.refused = true;
+                self.refuse(&reasons.join("\n"));
             }
             (self.report)(Report::StartRefused(reasons));
             return Ok(Some(Event::StartRefused));
@@ -686,8 +691,14 @@ impl Supervisor<'_> {
         }
     }
 
+    /// Notes why what the file says is not served; Envoy's page is told with the next look at its health, now.
+    fn refuse(&mut self, reason: &str) {
+        self.refusal = Some(Refusal::now(reason));
+        self.health_at = Instant::now();
+    }
+
     fn tell_status(&self) {
-        self.manager.status(if self.refused {
+        self.manager.status(if self.refusal.is_some() {
             "serving; the file was refused, and what worked goes on"
         } else {
             "serving"
@@ -977,10 +988,11 @@ impl Supervisor<'_> {
                 Event::Applied
             }
             Ok(Applied::Refused(part, reason)) => {
-                self.refused = true;
+                let reason = with_place(&self.file, to.plan.as_ref(), &reason);
+                self.refuse(&reason);
                 (self.report)(Report::Declined {
                     part: part.words(),
-                    reason: with_place(&self.file, to.plan.as_ref(), &reason),
+                    reason,
                 });
                 self.tell_status();
                 Event::Declined
@@ -1001,7 +1013,11 @@ impl Supervisor<'_> {
         if let Some(admin) = admin.cloned() {
             // The next look comes after this one's outcome.
             self.health_at = now + HEALTH * 10;
-            let looks = self.spawn("health", move || Done::Healthy(admin.get("/ready").is_ok()));
+            // Envoy may have been started anew since it was told last, so each look tells it again.
+            let told = refusal::message(&self.file, self.refusal.as_ref());
+            let looks = self.spawn("health", move || {
+                Done::Healthy(admin.send(refusal::PAGE, &told).is_ok())
+            });
             if let Err(error) = looks {
                 (self.report)(Report::Warning(&error));
             }

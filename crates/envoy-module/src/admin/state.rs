@@ -10,6 +10,7 @@ use serde::Serialize;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
+use super::file::{self, File};
 use crate::generation::Core;
 use crate::metrics::NAMES;
 use crate::plugin::GenerationPlugin;
@@ -24,6 +25,8 @@ pub(super) struct State {
     /// The version of Envoy's dynamic-module ABI that it speaks.
     pub(super) abi: String,
     pub(super) metrics: Metrics,
+    /// The gateway's file, as the supervisor tells; none: there is no supervisor.
+    pub(super) file: Option<File>,
     pub(super) generations: Vec<Generation>,
     pub(super) plugins: Vec<Plugin>,
 }
@@ -131,6 +134,7 @@ impl State {
                 .to_string_lossy()
                 .into_owned(),
             metrics: Metrics { used, capacity },
+            file: file::told(),
             generations: Vec::new(),
             plugins: Vec::new(),
         };
@@ -243,7 +247,7 @@ fn unix_moment(millis: u64) -> String {
 }
 
 /// A moment to the second, in the form of RFC 3339.
-fn moment(time: SystemTime) -> String {
+pub(super) fn moment(time: SystemTime) -> String {
     let whole = OffsetDateTime::from(time)
         .replace_nanosecond(0)
         .unwrap_or(OffsetDateTime::UNIX_EPOCH);

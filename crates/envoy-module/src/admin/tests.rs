@@ -8,6 +8,7 @@ use outrider_plugin_api::{Cause, Fault, Phase};
 use outrider_plugin_formats::{PluginTime, Runtime};
 use serde_json::json;
 
+use super::file::{File, Refused};
 use super::state::{Age, Circuit, Generation, LastFailure, Metrics, Plugin, State, Vm};
 use super::{Form, GENERATIONS, PLUGINS, form, json as page, text};
 use crate::registry::Registry;
@@ -21,6 +22,13 @@ fn state() -> State {
             used: 12,
             capacity: 4096,
         },
+        file: Some(File {
+            path: "/etc/outrider/gateway.yaml".to_owned(),
+            refused: Some(Refused {
+                at: 1_795_392_000,
+                reason: "gateway.yaml:3:1: no such key\n  \u{1b}[2Jmend it".to_owned(),
+            }),
+        }),
         generations: vec![
             Generation {
                 id: 7,

@@ -7,19 +7,43 @@ use std::fmt::Write as _;
 
 use outrider_plugin_formats::Runtime;
 
-use super::state::{Age, Circuit, Generation, Plugin, State, Vm};
+use super::file::File;
+use super::state::{Age, Circuit, Generation, Plugin, State, Vm, moment};
 
 /// The first page: everything.
 pub(super) fn all(state: &State) -> String {
     let mut page = format!(
         "Outrider {}, for Envoy's dynamic-module ABI {}; {} of {} metrics are used\n\
-         /outrider/generations and /outrider/plugins show a part of this; ?format=json: as JSON\n\n",
+         /outrider/file, /outrider/generations and /outrider/plugins show a part of this; ?format=json: as JSON\n\n",
         state.version, state.abi, state.metrics.used, state.metrics.capacity
     );
+    if state.file.is_some() {
+        page += &file(state.file.as_ref());
+        page.push('\n');
+    }
     page += &generations(state);
     page.push('\n');
     page += &plugins(state);
     page
+}
+
+/// The gateway's file.
+pub(super) fn file(file: Option<&File>) -> String {
+    let Some(File { path, refused }) = file else {
+        return "no file: this Envoy does not run under `outrider up`\n".to_owned();
+    };
+    let path = plain(path);
+    let Some(refused) = refused else {
+        return format!("{path} is served\n");
+    };
+    let mut text = format!(
+        "{path} was REFUSED at {}; what worked goes on\n",
+        moment(refused.time())
+    );
+    for line in refused.reason.lines() {
+        let _ = writeln!(text, "  {}", plain(line));
+    }
+    text
 }
 
 /// The generations.
