@@ -16,7 +16,7 @@ use crate::exit::Exit;
 pub(crate) fn run(command: Command) -> anyhow::Result<Exit> {
     match command {
         Command::Up(arguments) => up::run(&arguments),
-        Command::Check(arguments) => Ok(check::run(&arguments)),
+        Command::Check(arguments) => check::run(&arguments),
         Command::Explain(arguments) => explain::run(&arguments),
         Command::Render(arguments) => render::run(&arguments),
         Command::Plugin(arguments) => plugin::run(&arguments),

@@ -30,7 +30,12 @@ struct Disk {
     modules: RefCell<BTreeMap<String, WasmModule>>,
     trials: RefCell<Trials>,
     seen: RefCell<Seen>,
+    /// What is read in the place of the file [`STDIN`].
+    input: Option<String>,
 }
+
+/// What messages call the standard input.
+pub(crate) const STDIN: &str = "<stdin>";
 
 /// Compiles a gateway's file from the disk, and tries each plugin with each of its configurations.
 pub(crate) fn compile_file(file: &Path) -> Compiled {
@@ -48,8 +53,23 @@ pub(crate) fn compile_watched(file: &Path) -> (Compiled, Vec<LoadLine>, Seen) {
     )
 }
 
+/// Compiles a text, whose paths are relative to the current folder.
+pub(crate) fn compile_text(name: &str, text: &str) -> (Compiled, Vec<LoadLine>) {
+    let disk = Disk {
+        input: Some(text.to_owned()),
+        ..Disk::default()
+    };
+    let compiled = compile(name, &disk);
+    (compiled, disk.trials.into_inner().into_lines())
+}
+
 impl Loader for Disk {
     fn read(&self, path: &str) -> Result<String, String> {
+        if path == STDIN
+            && let Some(text) = &self.input
+        {
+            return Ok(text.clone());
+        }
         self.seen.borrow_mut().note(Path::new(path));
         outrider_plugin_store::read_text(Path::new(path))
     }
@@ -88,6 +108,10 @@ impl Loader for Disk {
                 .insert(package.digest.clone(), module.clone());
         }
         Ok(package)
+    }
+
+    fn is_folder(&self, path: &str) -> bool {
+        Path::new(path).is_dir()
     }
 
     fn absolute(&self, path: &str) -> String {

@@ -4,10 +4,11 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
 use std::fs;
+use std::io::Write as _;
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 
@@ -546,4 +547,69 @@ fn explain_of_a_request_without_a_route_has_the_gateways_chain() {
         );
         assert!(text.contains("1. hello (lua"), "{text}");
     }
+}
+
+/// As a hook of a version control system, or a template, calls it.
+#[test]
+fn check_takes_several_files_and_the_standard_input() {
+    let folder = folder(GOOD);
+    let bad = GOOD.replace("to: shop, use", "to: shopp, use");
+    let warned = GOOD.replace(
+        "\nupstreams:\n",
+        "\nupstreams:\n  unused: {endpoints: [\"127.0.0.1:9\"]}\n",
+    );
+    fs::write(folder.path().join("bad.yaml"), bad).unwrap();
+    fs::write(folder.path().join("warned.yaml"), &warned).unwrap();
+    let check = |arguments: &[&str]| {
+        let mut all = vec!["check"];
+        all.extend_from_slice(arguments);
+        let output = outrider(folder.path(), &all);
+        let told = format!(
+            "{}{}",
+            String::from_utf8_lossy(&output.stdout),
+            String::from_utf8_lossy(&output.stderr)
+        );
+        (output.status.code(), told)
+    };
+    let (code, told) = check(&["gateway.yaml", "warned.yaml", "bad.yaml"]);
+    assert_eq!(code, Some(1), "{told}");
+    assert!(told.contains("gateway.yaml has no problems"), "{told}");
+    assert!(told.contains("warned.yaml has no problems"), "{told}");
+    assert!(told.contains("bad.yaml:12:"), "{told}");
+    let (code, told) = check(&["gateway.yaml", "warned.yaml"]);
+    assert_eq!(code, Some(0), "{told}");
+    assert!(told.contains("uses the upstream `unused`"), "{told}");
+    let (code, told) = check(&["gateway.yaml", "warned.yaml", "--deny-warnings"]);
+    assert_eq!(code, Some(1), "{told}");
+    assert!(told.contains("1 warning"), "{told}");
+    let (code, told) = check(&["-", "-"]);
+    assert!(code != Some(0) && told.contains("read once"), "{told}");
+
+    let piped = |text: &str| {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_outrider"))
+            .args(["check", "-"])
+            .current_dir(folder.path())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        child
+            .stdin
+            .take()
+            .unwrap()
+            .write_all(text.as_bytes())
+            .unwrap();
+        let output = child.wait_with_output().unwrap();
+        (
+            output.status.code(),
+            String::from_utf8(output.stdout).unwrap(),
+        )
+    };
+    assert_eq!(
+        piped(GOOD),
+        (Some(0), "ok: <stdin> has no problems\n".to_owned())
+    );
+    let (code, told) = piped(&GOOD.replace("greeting: hi", "greeting: 1"));
+    assert_eq!(code, Some(1));
+    assert!(told.starts_with("<stdin>:5:"), "{told}");
 }

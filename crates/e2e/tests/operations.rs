@@ -793,3 +793,34 @@ async fn refused_file_is_a_gauge_and_a_line_of_the_admin_page() {
     gateway.stop().unwrap();
     echo.stop().await;
 }
+
+/// A folder of includes that is deployed anew, by removing it first.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn folder_of_includes_that_is_gone_for_a_moment_takes_nothing_away() {
+    let echo = Echo::start("echo").await.unwrap();
+    let whole = yaml(&echo);
+    let begin = whole.find("projects:").unwrap();
+    let end = whole.find("upstreams:").unwrap();
+    let projects = whole.get(begin..end).unwrap();
+    let first = format!("include: ['more/*.yaml']\n{}", whole.replace(projects, ""));
+    let files = [("stamp.lua", STAMP), ("more/projects.yaml", projects)];
+    let gateway = Gateway::start_with(&first, &files, GatewayOptions::default()).unwrap();
+    assert_eq!(version(&gateway).await.as_deref(), Some("one"));
+    let mark = gateway.output.mark();
+    fs::remove_dir_all(gateway.folder().join("more")).unwrap();
+    gateway
+        .output
+        .wait_after(mark, "there is no folder `", SOON)
+        .unwrap();
+    assert_eq!(version(&gateway).await.as_deref(), Some("one"));
+    let mark = gateway.output.mark();
+    fs::create_dir(gateway.folder().join("more")).unwrap();
+    gateway.save_file("more/projects.yaml", projects).unwrap();
+    gateway
+        .output
+        .wait_after(mark, "again as what is served", SOON)
+        .unwrap();
+    assert_eq!(version(&gateway).await.as_deref(), Some("one"));
+    gateway.stop().unwrap();
+    echo.stop().await;
+}

@@ -12,6 +12,7 @@ mod files;
 mod gateway;
 mod grants;
 mod metadata;
+mod mistakes;
 mod plugins;
 mod projects;
 mod routes;
@@ -26,6 +27,7 @@ pub use access_log::OPERATORS as ACCESS_LOG_OPERATORS;
 pub use files::searched_folder;
 pub(crate) use routes::LONGEST_BODY;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -44,6 +46,9 @@ pub trait Loader {
 
     /// The plugin at `source`: a folder, or a single file.
     fn plugin(&self, source: &str) -> Result<PluginPackage, Vec<Problem>>;
+
+    /// Whether there is a folder.
+    fn is_folder(&self, path: &str) -> bool;
 
     /// Absolute form of a path, for Envoy's configuration (certificates, access logs).
     fn absolute(&self, path: &str) -> String;
@@ -89,6 +94,7 @@ pub fn compile(path: &str, loader: &dyn Loader) -> Compiled {
     plugins::check_allowed(&mut context, &sources, &upstreams.names);
     let projects = projects::build(&mut context, &sources, &upstreams);
     tls::warn_of_missing_names(&mut context, &projects);
+    let unused = mistakes::unused(&sources, &gateway, &plugins, &projects, &upstreams);
     let scoped = scopes::build(&mut context, gateway, &plugins, projects);
 
     let Context {
@@ -99,6 +105,10 @@ pub fn compile(path: &str, loader: &dyn Loader) -> Compiled {
     } = context;
     problems.sort();
     problems.dedup();
+    // What a fault hides must not become a second complaint.
+    if problems.is_empty() {
+        warnings.extend(unused);
+    }
     files.sort();
     files.dedup();
     let plan = match scoped {
@@ -140,6 +150,8 @@ struct Context<'a> {
     files: Vec<String>,
     /// What each TLS listener has certificates for.
     served: Vec<tls::Served>,
+    /// `http`, `https`: those that listeners serve.
+    schemes: BTreeSet<&'static str>,
 }
 
 /// One of the files, for problems and relative paths.
@@ -156,6 +168,7 @@ impl<'a> Context<'a> {
             warnings: Vec::new(),
             files: Vec::new(),
             served: Vec::new(),
+            schemes: BTreeSet::new(),
         }
     }
 

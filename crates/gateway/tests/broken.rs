@@ -37,14 +37,23 @@ fn a_file_that_is_not_there() {
     assert_eq!(compiled.files, ["nowhere.yaml"]);
 }
 
-/// What Envoy serves and clients refuse is no reason not to start.
-#[test]
-fn warnings_of_certificates() {
-    let compiled = compile("certificates.yaml", &support::Folder::new("warned"));
+fn warnings(file: &str) -> String {
+    let compiled = compile(file, &support::Folder::new("warned"));
     assert!(compiled.plan.is_some(), "{:?}", compiled.problems);
     let mut text = String::new();
     for warning in &compiled.warnings {
         writeln!(text, "{warning}").unwrap();
     }
-    insta::assert_snapshot!(text);
+    text
+}
+
+/// What Envoy serves and clients refuse is no reason not to start.
+#[test]
+fn warnings_of_certificates() {
+    insta::assert_snapshot!(warnings("certificates.yaml"));
+}
+
+#[test]
+fn warnings_of_mistakes() {
+    insta::assert_snapshot!(warnings("mistakes.yaml"));
 }

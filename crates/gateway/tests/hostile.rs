@@ -31,6 +31,10 @@ impl Loader for Changed {
         self.folder.plugin(source)
     }
 
+    fn is_folder(&self, _path: &str) -> bool {
+        true
+    }
+
     fn absolute(&self, path: &str) -> String {
         self.folder.absolute(path)
     }

@@ -57,6 +57,10 @@ impl Loader for Memory {
         })
     }
 
+    fn is_folder(&self, _path: &str) -> bool {
+        true
+    }
+
     fn absolute(&self, path: &str) -> String {
         format!("/{path}")
     }

@@ -21,7 +21,7 @@ pub use digest::{digest, module_digest};
 pub use folder::MANIFEST;
 pub use folder::SCHEMA;
 pub use manifest::is_name;
-pub use read::read_text;
+pub use read::{LARGEST_INCLUDE, read_text};
 
 /// Opens the plugin at `source`: a folder, or a `.lua` or `.wasm` file. Problems and the package's folder
 /// name files as `source` does, so a relative path stays one.

@@ -16,7 +16,7 @@ const NONBLOCK: i32 = 0o4000;
 const LARGEST_TEXT: u64 = 1024 * 1024;
 
 /// The largest file that a gateway's file includes or names.
-const LARGEST_INCLUDE: u64 = 4 * 1024 * 1024;
+pub const LARGEST_INCLUDE: u64 = 4 * 1024 * 1024;
 
 /// Reads a text file of a user's that may be anything: a regular file of at most 4 MiB.
 ///

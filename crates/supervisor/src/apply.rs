@@ -491,6 +491,10 @@ projects:
             })
         }
 
+        fn is_folder(&self, _path: &str) -> bool {
+            true
+        }
+
         fn absolute(&self, path: &str) -> String {
             format!("/{path}")
         }

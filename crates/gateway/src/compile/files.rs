@@ -61,6 +61,19 @@ fn include_paths(context: &mut Context<'_>, first: &Source) -> Vec<(Location, St
         // A new file in that folder changes the outcome.
         context.files.push(folder.to_owned());
         match context.loader.matching(&pattern) {
+            // A folder that is gone is being replaced, or its name is wrong. What it held is not to vanish meanwhile.
+            Ok(matching) if matching.is_empty() && !context.loader.is_folder(folder) => context
+                .problem(
+                    &first.origin,
+                    include.location,
+                    format!("there is no folder `{folder}` to include from"),
+                    "paths are relative to the file that names them",
+                ),
+            Ok(matching) if matching.is_empty() => {
+                let message = format!("no file matches `{pattern}`");
+                let mend = "put a file there, or remove the pattern";
+                context.warn(&first.origin, include.location, message, mend);
+            }
             Ok(matching) => paths.extend(matching.into_iter().map(|path| (include.location, path))),
             Err(why) => context.problem(
                 &first.origin,

@@ -196,6 +196,8 @@ fn listeners(
             .tls
             .get()
             .and_then(|tls| tls::of_listener(context, origin, &name, tls));
+        let is_tls = !listener.value.tls.is_missing();
+        (context.schemes).insert(if is_tls { "https" } else { "http" });
         let protocols = protocols(context, origin, &listener.value.protocols);
         if let Some(address) = address {
             listeners.push(Listener {

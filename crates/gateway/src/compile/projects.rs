@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 
 use super::files::Source;
 use super::upstreams::Upstreams;
-use super::{Context, Origin, metadata, routes, scopes, shadow};
+use super::{Context, Origin, metadata, mistakes, routes, scopes, shadow};
 use crate::model;
 use crate::plan::{Action, Match, Use};
 
@@ -128,6 +128,7 @@ fn one(
         }
     }
     shadow::check(context, origin, &routes);
+    mistakes::of_routes(context, origin, &routes);
     Project {
         name,
         hosts,

@@ -190,6 +190,10 @@ impl Loader for Folder {
         })
     }
 
+    fn is_folder(&self, path: &str) -> bool {
+        Path::new(&format!("{}/{path}", self.root)).is_dir()
+    }
+
     fn absolute(&self, path: &str) -> String {
         if Path::new(path).is_absolute() {
             path.to_owned()
