@@ -36,6 +36,12 @@ pub(crate) struct Arguments {
 fn settings() -> String {
     let settings = serde_json::json!({
         "runtime.version": "LuaJIT",
+        "runtime.builtin": {
+            "debug": "disable",
+            "ffi": "disable",
+            "io": "disable",
+            "jit": "disable",
+        },
         "workspace.library": [FOLDER],
     });
     format!("{settings:#}\n")
@@ -87,6 +93,9 @@ mod tests {
         let found: serde_json::Value =
             serde_json::from_str(&fs::read_to_string(&settings).unwrap()).unwrap();
         assert_eq!(found["workspace.library"][0], ".outrider-types");
+        for library in ["debug", "ffi", "io", "jit"] {
+            assert_eq!(found["runtime.builtin"][library], "disable");
+        }
         fs::write(&types, "old").unwrap();
         fs::write(&settings, "{}").unwrap();
         assert_eq!(run(&arguments).unwrap(), Exit::Good);
