@@ -928,7 +928,7 @@ impl Host for EnvoyHost<'_> {
     fn report_fault(&mut self, link: &Link, phase: Phase, fault: &Fault) {
         let now = unix_millis();
         link.faults.note(now, phase, fault);
-        let Some(unsaid) = link.faults.admit(now, fault.cause) else {
+        let Some(unsaid) = link.faults.admit(now, fault) else {
             return;
         };
         let more = match unsaid {

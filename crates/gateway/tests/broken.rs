@@ -40,11 +40,8 @@ fn a_file_that_is_not_there() {
 fn warnings(file: &str) -> String {
     let compiled = compile(file, &support::Folder::new("warned"));
     assert!(compiled.plan.is_some(), "{:?}", compiled.problems);
-    let mut text = String::new();
-    for warning in &compiled.warnings {
-        writeln!(text, "{warning}").unwrap();
-    }
-    text
+    let lines = compiled.warnings.iter().map(ToString::to_string);
+    lines.collect::<Vec<_>>().join("\n")
 }
 
 /// What Envoy serves and clients refuse is no reason not to start.

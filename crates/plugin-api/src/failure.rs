@@ -1,6 +1,7 @@
 //! What happens when a plugin fails: causes, policies, and saying so without flooding a log.
 
 use std::fmt;
+use std::hash::{DefaultHasher, Hasher as _};
 use std::sync::{Arc, Mutex};
 
 use crate::last_fault::LastFaults;
@@ -144,6 +145,14 @@ impl LineInterval {
     /// The least time between two lines, in milliseconds.
     pub const MS: u64 = 10_000;
 
+    /// Whether nothing is left to tell, and the next event is logged.
+    fn is_over(&self, now_ms: u64) -> bool {
+        self.unsaid == 0
+            && self
+                .last_ms
+                .is_none_or(|last| now_ms.saturating_sub(last) >= Self::MS)
+    }
+
     /// Counts an event at `now_ms` (any clock, milliseconds). Returns how many went unsaid since the last line, or
     /// `None` if this one is not to be logged.
     pub fn admit(&mut self, now_ms: u64) -> Option<u64> {
@@ -160,11 +169,53 @@ impl LineInterval {
     }
 }
 
-/// Decides which of a plugin's faults are logged, with a [`LineInterval`] for each cause: one that fails all the time
-/// hides no other.
+/// The faults of one cause, by message: a [`LineInterval`] for each of a few messages, and one that all others share.
+#[derive(Debug, Default)]
+struct MessageIntervals {
+    known: Vec<(u64, LineInterval)>,
+    others: LineInterval,
+}
+
+impl MessageIntervals {
+    /// Most messages of one cause that have an interval of their own at once.
+    const MOST: usize = 8;
+
+    fn admit(&mut self, now_ms: u64, message: &str) -> Option<u64> {
+        let kind = message_kind(message);
+        if let Some((_, interval)) = self.known.iter_mut().find(|(known, _)| *known == kind) {
+            return interval.admit(now_ms);
+        }
+        if self.known.len() == Self::MOST {
+            // One whose faults all were told makes room.
+            self.known.retain(|(_, interval)| !interval.is_over(now_ms));
+        }
+        if self.known.len() == Self::MOST {
+            return self.others.admit(now_ms);
+        }
+        let mut interval = LineInterval::default();
+        let admitted = interval.admit(now_ms);
+        self.known.push((kind, interval));
+        admitted
+    }
+}
+
+/// Number for messages that differ in digits only: in counts, addresses and sizes.
+fn message_kind(message: &str) -> u64 {
+    // Messages may hold the text of clients, of any length.
+    const LONGEST: usize = 1024;
+    let mut hasher = DefaultHasher::new();
+    let bytes = message.bytes().take(LONGEST);
+    for byte in bytes.filter(|byte| !byte.is_ascii_digit()) {
+        hasher.write_u8(byte);
+    }
+    hasher.finish()
+}
+
+/// Decides which of a plugin's faults are logged, with a [`LineInterval`] for each cause and message: one that fails all
+/// the time hides no other.
 #[derive(Debug, Default)]
 pub struct FaultLog {
-    causes: Mutex<[LineInterval; CAUSES]>,
+    causes: Mutex<[MessageIntervals; CAUSES]>,
     last: Arc<LastFaults>,
 }
 
@@ -185,14 +236,16 @@ impl FaultLog {
         self.last.note(unix_ms, phase, fault);
     }
 
-    /// Counts a fault, as [`LineInterval::admit`] does.
-    pub fn admit(&self, now_ms: u64, cause: Cause) -> Option<u64> {
+    /// Counts a fault, as [`LineInterval::admit`] does, among those of its cause whose messages differ in digits only.
+    pub fn admit(&self, now_ms: u64, fault: &Fault) -> Option<u64> {
         // A poisoned lock holds a valid state: every change of it is a plain store.
         let mut causes = self
             .causes
             .lock()
             .unwrap_or_else(std::sync::PoisonError::into_inner);
-        causes.get_mut(cause.index())?.admit(now_ms)
+        causes
+            .get_mut(fault.cause.index())?
+            .admit(now_ms, &fault.message)
     }
 }
 
@@ -214,9 +267,38 @@ mod tests {
     #[test]
     fn faults_of_one_cause_hide_none_of_another() {
         let log = FaultLog::default();
-        assert_eq!(log.admit(1_000, Cause::Error), Some(0));
-        assert_eq!(log.admit(1_001, Cause::Error), None);
-        assert_eq!(log.admit(1_002, Cause::Memory), Some(0));
-        assert_eq!(log.admit(1_003, Cause::Memory), None);
+        let admit = |now, cause, message: &str| {
+            let message = message.to_owned();
+            log.admit(now, &Fault { cause, message })
+        };
+        assert_eq!(admit(1_000, Cause::Error, "a:1: x"), Some(0));
+        assert_eq!(admit(1_001, Cause::Error, "a:1: x"), None);
+        assert_eq!(admit(1_002, Cause::Memory, "a:1: x"), Some(0));
+        assert_eq!(admit(1_003, Cause::Memory, "a:1: x"), None);
+        assert_eq!(admit(1_004, Cause::Error, "a:1: y"), Some(0));
+        assert_eq!(admit(1_005, Cause::Error, "a:22: x"), None);
+        assert_eq!(
+            admit(1_000 + LineInterval::MS, Cause::Error, "a:1: x"),
+            Some(2)
+        );
+    }
+
+    #[test]
+    fn faults_of_ever_new_messages_are_bounded() {
+        let log = FaultLog::default();
+        let admitted = |now| {
+            let lines = (0..1_000).filter(|number| {
+                let message = "x".repeat(*number);
+                let cause = Cause::Error;
+                log.admit(now, &Fault { cause, message }).is_some()
+            });
+            lines.count()
+        };
+        let most = MessageIntervals::MOST + 1;
+        assert_eq!(admitted(0), most);
+        assert_eq!(admitted(1), 0);
+        assert_eq!(admitted(LineInterval::MS), most);
+        let known = log.causes.lock().unwrap()[Cause::Error.index()].known.len();
+        assert_eq!(known, MessageIntervals::MOST);
     }
 }
