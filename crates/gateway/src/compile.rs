@@ -90,6 +90,7 @@ pub fn compile(path: &str, loader: &dyn Loader) -> Compiled {
     let sources = files::read_all(&mut context, path);
     let gateway = gateway::build(&mut context, &sources);
     let upstreams = upstreams::build(&mut context, &sources);
+    context.upstreams.clone_from(&upstreams.names);
     let plugins = plugins::load(&mut context, &sources);
     plugins::check_allowed(&mut context, &sources, &upstreams.names);
     let projects = projects::build(&mut context, &sources, &upstreams);
@@ -152,6 +153,8 @@ struct Context<'a> {
     served: Vec<tls::Served>,
     /// `http`, `https`: those that listeners serve.
     schemes: BTreeSet<&'static str>,
+    /// Names of upstreams that are declared.
+    upstreams: BTreeSet<String>,
 }
 
 /// One of the files, for problems and relative paths.
@@ -169,6 +172,7 @@ impl<'a> Context<'a> {
             files: Vec::new(),
             served: Vec::new(),
             schemes: BTreeSet::new(),
+            upstreams: BTreeSet::new(),
         }
     }
 

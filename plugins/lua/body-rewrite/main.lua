@@ -118,7 +118,7 @@ end
 local function check_rules(rules, direction)
   for index, rule in ipairs(rules or {}) do
     if rule.pattern then
-      local where = direction .. "." .. index
+      local where = direction .. "." .. index - 1
       local ok, result = pcall(check_pattern, rule.pattern)
       if not ok then
         error(where .. ".pattern: `" .. rule.pattern .. "`: " .. result, 0)

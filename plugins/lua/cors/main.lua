@@ -49,7 +49,7 @@ end
 local function compile_origins(config, setup)
   for index, origin in ipairs(config.origins or {}) do
     origin = origin:lower()
-    local place = "origins." .. index .. ": `" .. origin .. "`"
+    local place = "origins." .. index - 1 .. ": `" .. origin .. "`"
     if origin == "*" then
       setup.any = true
     elseif origin == "null" then
@@ -60,7 +60,7 @@ local function compile_origins(config, setup)
       if origin:match("^[^:]*"):find("*", 1, true) then
         error(place .. ": a wildcard cannot stand for the scheme", 0)
       end
-      setup.patterns[#setup.patterns + 1] = compiled(wildcard(origin), "origins." .. index)
+      setup.patterns[#setup.patterns + 1] = compiled(wildcard(origin), "origins." .. index - 1)
     else
       setup.exact[origin] = true
     end
@@ -68,7 +68,7 @@ local function compile_origins(config, setup)
   for index, pattern in ipairs(config.origin_patterns or {}) do
     -- The whole origin has to match: half a match lets https://example.com.evil.test in.
     local whole = "^(?:" .. pattern .. ")$"
-    setup.patterns[#setup.patterns + 1] = compiled(whole, "origin_patterns." .. index)
+    setup.patterns[#setup.patterns + 1] = compiled(whole, "origin_patterns." .. index - 1)
   end
 end
 

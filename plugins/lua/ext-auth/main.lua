@@ -107,7 +107,7 @@ end
 local function check_names(names, place)
   for index, name in ipairs(names or {}) do
     if reserved[name:lower()] then
-      error(place .. "." .. index .. ": `" .. name .. "` belongs to the connection, and is never passed on; remove it", 0)
+      error(place .. "." .. index - 1 .. ": `" .. name .. "` belongs to the connection, and is never passed on; remove it", 0)
     end
   end
 end

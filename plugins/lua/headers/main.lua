@@ -148,7 +148,7 @@ local function compile_changes(changes, direction)
   local compiled = { remove = {}, set = {}, append = {} }
   for index, name in ipairs(changes.remove or {}) do
     if reserved[name:lower()] then
-      error(direction .. ".remove." .. index .. ": `" .. name .. "` is the proxy's, and cannot be changed", 0)
+      error(direction .. ".remove." .. index - 1 .. ": `" .. name .. "` is the proxy's, and cannot be changed", 0)
     end
     compiled.remove[index] = name:lower()
   end

@@ -154,7 +154,7 @@ local function compile(list, name)
   for index, text in ipairs(list) do
     local words, prefix = parse_range(text)
     if not words then
-      error(name .. "." .. index .. ": `" .. text .. "` is no address and no range such as 10.0.0.0/8 or 2001:db8::/32", 0)
+      error(name .. "." .. index - 1 .. ": `" .. text .. "` is no address and no range such as 10.0.0.0/8 or 2001:db8::/32", 0)
     end
     local sets = by_length[#words]
     sets[prefix] = sets[prefix] or {}

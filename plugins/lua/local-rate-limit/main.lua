@@ -141,7 +141,7 @@ algorithms["sliding-window"] = function(rule, key)
 end
 
 local function compile(rule, index)
-  local place = "rules." .. index
+  local place = "rules." .. index - 1
   local algorithm = rule.algorithm or "token-bucket"
   if rule.burst and algorithm ~= "token-bucket" then
     error(place .. ": `burst` has a meaning with `token-bucket` only; remove it", 0)

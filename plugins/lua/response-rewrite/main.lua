@@ -75,7 +75,7 @@ end
 local function compile_headers(said, place)
   local headers = { remove = {}, set = {}, add = {} }
   for index, name in ipairs(said.remove or {}) do
-    headers.remove[index] = checked_name(name, place .. ".headers.remove." .. index)
+    headers.remove[index] = checked_name(name, place .. ".headers.remove." .. index - 1)
   end
   for index, name in ipairs(sorted_names(said.set)) do
     headers.set[index] = { checked_name(name, place .. ".headers.set"), said.set[name] }
@@ -111,7 +111,7 @@ local function compile_replacements(list, place)
   for index, said in ipairs(list) do
     local ok, problem = pcall(envoy.re.replace, "", said.pattern, said.with, said.first)
     if not ok then
-      error(place .. ".replace." .. index .. ": " .. tostring(problem):gsub("^[^:]*:%d+: ", ""), 0)
+      error(place .. ".replace." .. index - 1 .. ": " .. tostring(problem):gsub("^[^:]*:%d+: ", ""), 0)
     end
     local _, references = said.with:gsub("%$", "")
     compiled[index] = {
@@ -150,7 +150,7 @@ end
 function handler:on_configure(config)
   local setup = { rules = {}, replaces = false }
   for index, rule in ipairs(config.rules) do
-    setup.rules[index] = compile_rule(rule, "rules." .. index)
+    setup.rules[index] = compile_rule(rule, "rules." .. index - 1)
     setup.replaces = setup.replaces or rule.replace ~= nil
   end
   prepared[config] = setup

@@ -201,7 +201,7 @@ end
 local function compile_rule(rule, place)
   local compiled = { conditions = {}, tag = rule.tag }
   for index, condition in ipairs(rule.when or {}) do
-    compiled.conditions[index] = compile_condition(condition, place .. ".when." .. index)
+    compiled.conditions[index] = compile_condition(condition, place .. ".when." .. index - 1)
   end
   if not rule.weights then
     for _, key in ipairs({ "sticky", "remember" }) do
@@ -241,7 +241,7 @@ function handler:on_configure(config)
   end
   local rules = {}
   for index, rule in ipairs(config.rules) do
-    rules[index] = compile_rule(rule, "rules." .. index)
+    rules[index] = compile_rule(rule, "rules." .. index - 1)
   end
   prepared[config] = rules
 end

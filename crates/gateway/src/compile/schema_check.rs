@@ -1,9 +1,16 @@
 //! A configuration against its plugin's JSON Schema, in words and with keys.
 
+use std::collections::BTreeSet;
+
 use jsonschema::error::{TypeKind, ValidationErrorKind};
 use jsonschema::{ValidationError, Validator};
 use outrider_yaml::suggest;
 use serde_json::Value;
+
+use super::known_names;
+
+/// The `format` of a text that names an upstream of the gateway.
+const UPSTREAM: &str = "outrider-upstream";
 
 /// A compiled schema.
 pub(super) struct Checker {
@@ -41,11 +48,83 @@ impl Checker {
         })
     }
 
-    pub(super) fn violations(&self, config: &Value) -> Vec<Violation> {
-        self.validator
+    /// `upstreams`: the names that are declared. A text whose schema has the format [`UPSTREAM`] has to be one of them.
+    pub(super) fn violations(
+        &self,
+        config: &Value,
+        upstreams: &BTreeSet<String>,
+    ) -> Vec<Violation> {
+        let mut violations: Vec<Violation> = self
+            .validator
             .iter_errors(config)
             .flat_map(|error| self.violation(&error))
-            .collect()
+            .collect();
+        self.unknown_upstreams(
+            &self.schema,
+            config,
+            String::new(),
+            upstreams,
+            &mut violations,
+        );
+        violations
+    }
+
+    /// Goes through a configuration beside its schema, as far as `properties`, `items` and references lead.
+    fn unknown_upstreams(
+        &self,
+        schema: &Value,
+        config: &Value,
+        pointer: String,
+        upstreams: &BTreeSet<String>,
+        found: &mut Vec<Violation>,
+    ) {
+        let schema = self.resolved(schema);
+        match config {
+            Value::String(name) => {
+                let is_upstream = schema.get("format").and_then(Value::as_str) == Some(UPSTREAM);
+                if is_upstream && !upstreams.contains(name) {
+                    let names = upstreams.iter().map(String::as_str);
+                    found.push(Violation {
+                        message: format!(
+                            "{} names the upstream `{name}`, which is not declared",
+                            what(&pointer)
+                        ),
+                        mend: known_names(name, names, "upstreams:"),
+                        pointer,
+                        place: Place::Value,
+                    });
+                }
+            }
+            Value::Object(members) => {
+                for (key, value) in members {
+                    let below = schema.get("properties").and_then(|all| all.get(key));
+                    if let Some(below) = below.or_else(|| schema.get("additionalProperties")) {
+                        let key = key.replace('~', "~0").replace('/', "~1");
+                        self.unknown_upstreams(
+                            below,
+                            value,
+                            format!("{pointer}/{key}"),
+                            upstreams,
+                            found,
+                        );
+                    }
+                }
+            }
+            Value::Array(items) => {
+                for (place, item) in items.iter().enumerate() {
+                    if let Some(below) = schema.get("items") {
+                        self.unknown_upstreams(
+                            below,
+                            item,
+                            format!("{pointer}/{place}"),
+                            upstreams,
+                            found,
+                        );
+                    }
+                }
+            }
+            Value::Null | Value::Bool(_) | Value::Number(_) => {}
+        }
     }
 
     fn violation(&self, error: &ValidationError<'_>) -> Vec<Violation> {
@@ -57,13 +136,7 @@ impl Checker {
             mend,
         };
         let found = short(error.instance());
-        let what = match pointer.strip_prefix('/') {
-            None => "the configuration".to_owned(),
-            Some(path) => format!(
-                "`{}`",
-                path.replace('/', ".").replace("~1", "/").replace("~0", "~")
-            ),
-        };
+        let what = what(&pointer);
         let value = |message: String, mend: &str| vec![at(Place::Value, message, mend.to_owned())];
         match error.kind() {
             ValidationErrorKind::AdditionalProperties { unexpected }
@@ -182,18 +255,24 @@ impl Checker {
                 value(format!("{what} has an item twice"), "keep one of the two")
             }
             ValidationErrorKind::AnyOf { .. } | ValidationErrorKind::OneOfNotValid { .. } => {
-                match self.alternative_keys(error) {
-                    Some(keys) => value(
-                        format!("{what} has none of {}", list(keys.iter())),
-                        "add one of them",
-                    ),
-                    None => value(
-                        format!(
-                            "{what} has none of the forms that its `config.schema.json` allows"
-                        ),
-                        "see the plugin's README",
-                    ),
+                if let Some(keys) = self.alternative_keys(error) {
+                    let message = format!("{what} has none of {}", list(keys.iter()));
+                    return value(message, "add one of them");
                 }
+                let forms = self.forms(error);
+                let mend = if forms.is_empty() {
+                    "see the plugin's README".to_owned()
+                } else {
+                    format!("write {}", forms.join(", or "))
+                };
+                let words = self.words(error);
+                let near = (error.instance().as_str())
+                    .and_then(|word| suggest(word, words.iter().map(String::as_str)));
+                let mend = match near {
+                    Some(near) => format!("did you mean `{near}`? {mend}"),
+                    None => mend,
+                };
+                value(format!("{what} cannot be {found}"), &mend)
             }
             ValidationErrorKind::OneOfMultipleValid { .. } => match self.alternative_keys(error) {
                 Some(keys) => value(
@@ -230,6 +309,44 @@ impl Checker {
             .collect()
     }
 
+    /// The alternatives of an `anyOf` or `oneOf`.
+    fn alternatives(&self, error: &ValidationError<'_>) -> Vec<&Value> {
+        let alternatives = self.schema.pointer(error.schema_path().as_str());
+        alternatives
+            .and_then(Value::as_array)
+            .into_iter()
+            .flatten()
+            .map(|alternative| self.resolved(alternative))
+            .collect()
+    }
+
+    /// What a schema refers to within its document, or itself.
+    fn resolved<'s>(&'s self, schema: &'s Value) -> &'s Value {
+        let reference = schema.get("$ref").and_then(Value::as_str);
+        reference
+            .and_then(|reference| self.schema.pointer(reference.strip_prefix('#')?))
+            .unwrap_or(schema)
+    }
+
+    /// The alternatives in words; those that no words are known for are left out.
+    fn forms(&self, error: &ValidationError<'_>) -> Vec<String> {
+        let alternatives = self.alternatives(error);
+        alternatives.into_iter().filter_map(form).collect()
+    }
+
+    /// The words that the alternatives allow.
+    fn words(&self, error: &ValidationError<'_>) -> Vec<String> {
+        let alternatives = self.alternatives(error);
+        let constants = alternatives.iter().filter_map(|schema| schema.get("const"));
+        let options = alternatives.iter().filter_map(|schema| schema.get("enum"));
+        options
+            .filter_map(Value::as_array)
+            .flatten()
+            .chain(constants)
+            .filter_map(|word| Some(word.as_str()?.to_owned()))
+            .collect()
+    }
+
     /// The keys that the schema names beside the keyword that refused one.
     fn known_keys(&self, error: &ValidationError<'_>) -> Vec<String> {
         let path = error.schema_path().as_str();
@@ -241,6 +358,60 @@ impl Checker {
             .map(|properties| properties.keys().cloned().collect())
             .unwrap_or_default()
     }
+}
+
+/// A place in a configuration, in a message.
+fn what(pointer: &str) -> String {
+    match pointer.strip_prefix('/') {
+        None => "the configuration".to_owned(),
+        Some(path) => format!(
+            "`{}`",
+            path.replace('/', ".").replace("~1", "/").replace("~0", "~")
+        ),
+    }
+}
+
+/// What a schema allows, in words: `` `second` or `minute` ``, `a whole number, 1 or more`, `a mapping with `day``.
+fn form(schema: &Value) -> Option<String> {
+    if let Some(word) = schema.get("const") {
+        return Some(format!("`{}`", plain(word)));
+    }
+    if let Some(options) = schema.get("enum").and_then(Value::as_array) {
+        let words: Vec<String> = options.iter().map(plain).collect();
+        return Some(list(words.iter()));
+    }
+    let kind = schema.get("type").and_then(Value::as_str)?;
+    let number = |key: &str| schema.get(key).map(ToString::to_string);
+    let words = type_words(kind).to_owned();
+    Some(match kind {
+        "integer" | "number" => match (number("minimum"), number("maximum")) {
+            (Some(least), Some(most)) => format!("{words} from {least} to {most}"),
+            (Some(least), None) => format!("{words}, {least} or more"),
+            (None, Some(most)) => format!("{words}, {most} or less"),
+            (None, None) => words,
+        },
+        "string" => match schema.get("pattern").and_then(Value::as_str) {
+            Some(pattern) => format!("{words} that matches `{pattern}`"),
+            None => words,
+        },
+        "object" => {
+            let required = schema.get("required").and_then(Value::as_array);
+            let keys: Vec<String> = required.into_iter().flatten().map(plain).collect();
+            if keys.is_empty() {
+                words
+            } else {
+                format!("{words} with {}", list(keys.iter()))
+            }
+        }
+        _ => words,
+    })
+}
+
+/// A value as one writes it: a text without quotation marks.
+fn plain(value: &Value) -> String {
+    value
+        .as_str()
+        .map_or_else(|| value.to_string(), str::to_owned)
 }
 
 fn list<'w>(words: impl Iterator<Item = &'w String>) -> String {

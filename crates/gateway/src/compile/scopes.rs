@@ -71,9 +71,11 @@ fn read_use(
         Shape::Mapping(long) => long,
     };
     let name = context.required(origin, item.location, "the use", "plugin", &long.plugin);
-    let switch = match long.enabled.value() {
-        Some(false) => Switch::Off,
-        Some(true) | None => Switch::On,
+    let switch = match &long.enabled {
+        // `enabled: no` is told as what it is; whatever follows from either reading would be a second complaint.
+        Field::Wrong(_) => return None,
+        Field::Given(enabled) if !enabled.value => Switch::Off,
+        Field::Given(_) | Field::Missing => Switch::On,
     };
     let mut config = None;
     if let Some(Located { location, value }) = long.config.get() {
@@ -383,7 +385,7 @@ impl Scopes<'_, '_> {
         let violations = loaded
             .checker
             .as_ref()
-            .map(|checker| checker.violations(config))
+            .map(|checker| checker.violations(config, &self.context.upstreams))
             .unwrap_or_default();
         if violations.is_empty() {
             self.try_plugin(item, loaded, config);
