@@ -98,6 +98,12 @@ pub(crate) const DIFFERENCES: &[(&[&str], &str)] = &[
         "A guest sees its reply to a gRPC request as it made it; Envoy shows it what gRPC makes of that, headers alone. \
          The client gets the same.",
     ),
+    (
+        &["reply-own-headers", "reply-head"],
+        "Of its own reply a guest sees `content-type` before `content-length`, and cannot remove either: the client gets \
+         both. Its reply to a HEAD request has a body that it sees and the client does not get; in Envoy it ends with the \
+         headers.",
+    ),
 ];
 
 /// What differs in many scripts, and is taken out of what is compared.

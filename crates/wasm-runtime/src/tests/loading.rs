@@ -2,7 +2,9 @@
 
 use outrider_plugin_api::{BodyMode, HeaderMap, Interest, Phase, Slot};
 
-use super::fake::{FakeMetrics, FakeStream, config, guest, load, probe, refused, source};
+use super::fake::{
+    FakeMetrics, FakeStream, config, guest, guest_text, load, probe, refused, source,
+};
 
 #[test]
 fn what_is_no_plugin_is_refused_with_the_reason() {
@@ -227,6 +229,69 @@ fn empty_configuration_has_size_zero() {
     ] {
         let probe = load(source(&guest(body)), config).unwrap();
         assert_eq!(probe.metrics.logs, [size, text], "{config}");
+    }
+}
+
+#[test]
+fn webassembly_features_are_as_the_page_says() {
+    const PAGE: &str = include_str!("../../../../docs/proxy-wasm-support.md");
+    for (feature, body, runs) in [
+        (
+            "SIMD",
+            "(func (result v128) (v128.const i32x4 0 0 0 0))",
+            true,
+        ),
+        (
+            "relaxed SIMD",
+            "(func (param v128 v128) (result v128) (i8x16.relaxed_swizzle (local.get 0) (local.get 1)))",
+            true,
+        ),
+        ("tail calls", "(func $again return_call $again)", true),
+        (
+            "multi-value",
+            "(func (result i32 i32) (i32.const 1) (i32.const 2))",
+            true,
+        ),
+        (
+            "bulk memory",
+            "(func (memory.copy (i32.const 0) (i32.const 0) (i32.const 0)))",
+            true,
+        ),
+        (
+            "extended constant expressions",
+            "(global i32 (i32.add (i32.const 1) (i32.const 2)))",
+            true,
+        ),
+        (
+            "`externref` (of the reference types)",
+            "(table 1 externref)",
+            false,
+        ),
+        ("exceptions", "(tag)", false),
+        (
+            "threads, atomics, shared memories",
+            "(func (drop (i32.atomic.load (i32.const 0))))",
+            false,
+        ),
+        ("several memories", "(memory 1)", false),
+        ("garbage collection", "(type (struct (field i32)))", false),
+        (
+            "an imported memory or table",
+            r#"(import "env" "table" (table 1 funcref))"#,
+            false,
+        ),
+    ] {
+        let module = if body.starts_with("(import ") {
+            // Imports come first.
+            let text = guest_text("").replacen("(import ", &format!("{body}\n(import "), 1);
+            wat::parse_str(text).unwrap()
+        } else {
+            guest(body)
+        };
+        let loaded = load(source(&module), "{}");
+        assert_eq!(loaded.is_ok(), runs, "{feature}: {:?}", loaded.err());
+        let row = format!("| {feature} | {} |", if runs { "runs" } else { "refused" });
+        assert!(PAGE.contains(&row), "the page has no row {row}");
     }
 }
 
