@@ -157,8 +157,10 @@ upstreams: {echo: {endpoints: ['ECHO']}}
         "",
     );
     gateway.update(&one).unwrap();
-    assert_eq!(secret_files(&gateway).len(), 1);
+    let last = secret_files(&gateway);
+    assert_eq!(last.len(), 1, "{last:?}");
     gateway.stop().unwrap();
+    assert!(!last[0].exists());
     echo.stop().await;
 }
 

@@ -63,7 +63,10 @@ const PATHS: [&str; 6] = [
     "path: /c/d",
     "regex: '/a/[0-9]+'",
 ];
-const CONDITIONS: [&str; 11] = [
+const CONDITIONS: [&str; 14] = [
+    "headers: [{name: host, exact: shop.test}]",
+    "headers: [{name: host, suffix: ':8080', invert: true}]",
+    "headers: [{name: te, present: true}]",
     "methods: [POST]",
     "methods: [GET, PUT]",
     "headers: [{name: x-forwarded-proto, exact: http}]",
@@ -98,7 +101,9 @@ const ASKED_PATHS: [&str; 11] = [
     "/a%2Fb",
     "/%61/b?x",
 ];
-const ASKED_HEADERS: [(&str, &str); 7] = [
+const ASKED_HEADERS: [(&str, &str); 9] = [
+    ("te", "gzip"),
+    ("te", "trailers"),
     ("x-forwarded-proto", "https"),
     ("x-request-id", "mine"),
     ("x-envoy-retry-on", "5xx"),

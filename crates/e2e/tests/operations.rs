@@ -661,8 +661,7 @@ async fn reader_that_reads_nothing_costs_lines_and_no_requests() {
 /// `check` does.
 #[test]
 fn access_log_in_json_stays_json() {
-    let operators: Vec<String> = outrider_gateway::ACCESS_LOG_OPERATORS
-        .iter()
+    let operators: Vec<String> = outrider_gateway::access_log_operators()
         .map(|name| format!("      \"{name}\": '%{name}%'"))
         .collect();
     let operators = operators.join("\n");
@@ -679,6 +678,8 @@ gateway:
       agent: {{name: '%REQ(USER-AGENT)%', again: 'it says \"%REQ(USER-AGENT)%\"'}}
       status: '%RESPONSE_CODE%'
       fixed: 100%%
+      nested: \"%CEL(request.headers['user-agent'].contains('x'))% %REQ(x-a?user-agent):3%\"
+      either: '%COALESCE({{\"operators\": [\"PROTOCOL\"]}})%'
 {operators}
 projects:
   - name: all
@@ -726,6 +727,7 @@ projects:
         assert_eq!(line["status"], 204, "{line}");
         assert_eq!(line["path"], "/%22x", "{line}");
         assert_eq!(line["fixed"], "100%", "{line}");
+        assert_eq!(line["either"], "HTTP/1.1", "{line}");
         assert_eq!(line.get("x"), None, "{line}");
         let name = line["agent"]["name"].as_str().unwrap();
         if let Ok(agent) = str::from_utf8(agent) {

@@ -23,7 +23,7 @@ mod shadow;
 mod tls;
 mod upstreams;
 
-pub use access_log::OPERATORS as ACCESS_LOG_OPERATORS;
+pub use access_log::operators as access_log_operators;
 pub use files::searched_folder;
 pub(crate) use routes::LONGEST_BODY;
 

@@ -13,7 +13,7 @@ mod model;
 pub mod plan;
 mod reference;
 
-pub use compile::{ACCESS_LOG_OPERATORS, Compiled, Loader, compile, searched_folder};
+pub use compile::{Compiled, Loader, access_log_operators, compile, searched_folder};
 pub use explain::{Explanation, Link, Origin, PassedOver, Request, Setting, explain};
 pub use merge::{compose, merge};
 pub use outrider_plugin_formats::{PluginPackage, Problem};

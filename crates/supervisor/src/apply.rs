@@ -207,8 +207,17 @@ pub(crate) fn apply(
     Ok(Applied::All(is_change))
 }
 
+/// Removes the files of all secrets, when no Envoy reads them any more.
+pub(crate) fn forget_all_secrets(folder: &Path) {
+    remove_secrets(folder, |_| true);
+}
+
 /// Removes the files of secrets that these have not: private keys that nobody names stay nowhere.
 fn forget_secrets(folder: &Path, files: &Files) {
+    remove_secrets(folder, |name| !files.secrets.contains_key(name));
+}
+
+fn remove_secrets(folder: &Path, is_removed: impl Fn(&str) -> bool) {
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         let file = entry.file_name();
         let Some(name) = file.to_str().and_then(|file| {
@@ -217,7 +226,7 @@ fn forget_secrets(folder: &Path, files: &Files) {
         }) else {
             continue;
         };
-        if !files.secrets.contains_key(name) {
+        if is_removed(name) {
             let _ = fs::remove_file(entry.path());
         }
     }

@@ -1069,6 +1069,7 @@ impl Supervisor<'_> {
             let at_once = self.requests.stop_at_once() || self.starting.is_some();
             envoy.stop(if at_once { Duration::ZERO } else { END_WITHIN });
         }
+        apply::forget_all_secrets(&self.state.run_folder());
         self.state.forget_run();
         if exit != Exit::TakenOver {
             self.sockets.remove();

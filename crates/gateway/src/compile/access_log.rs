@@ -15,8 +15,8 @@ const DEFAULT_FORMAT: &str = "[%START_TIME%] \"%REQ(:METHOD)% %REQ(X-ENVOY-ORIGI
 \"%REQ(:AUTHORITY)%\" \"%REQ(USER-AGENT)%\" %REQ(X-REQUEST-ID)% %DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT% \
 %UPSTREAM_CLUSTER% %UPSTREAM_HOST%\n";
 
-/// Envoy's command operators of 1.40 that may stand without parameters.
-pub const OPERATORS: &[&str] = &[
+/// Envoy's command operators of 1.40 that take neither parameters nor a length.
+const PLAIN: &[&str] = &[
     "ACCESS_LOG_TYPE",
     "BYTES_RECEIVED",
     "BYTES_RETRANSMITTED",
@@ -30,17 +30,14 @@ pub const OPERATORS: &[&str] = &[
     "DOWNSTREAM_DETECTED_CLOSE_TYPE",
     "DOWNSTREAM_DIRECT_LOCAL_ADDRESS",
     "DOWNSTREAM_DIRECT_LOCAL_ADDRESS_ENDPOINT_ID",
-    "DOWNSTREAM_DIRECT_LOCAL_ADDRESS_WITHOUT_PORT",
     "DOWNSTREAM_DIRECT_LOCAL_PORT",
     "DOWNSTREAM_DIRECT_REMOTE_ADDRESS",
-    "DOWNSTREAM_DIRECT_REMOTE_ADDRESS_WITHOUT_PORT",
     "DOWNSTREAM_DIRECT_REMOTE_PORT",
     "DOWNSTREAM_HANDSHAKE_DURATION",
     "DOWNSTREAM_HEADER_BYTES_RECEIVED",
     "DOWNSTREAM_HEADER_BYTES_SENT",
     "DOWNSTREAM_LOCAL_ADDRESS",
     "DOWNSTREAM_LOCAL_ADDRESS_ENDPOINT_ID",
-    "DOWNSTREAM_LOCAL_ADDRESS_WITHOUT_PORT",
     "DOWNSTREAM_LOCAL_CLOSE_REASON",
     "DOWNSTREAM_LOCAL_DNS_SAN",
     "DOWNSTREAM_LOCAL_EMAIL_SAN",
@@ -50,8 +47,6 @@ pub const OPERATORS: &[&str] = &[
     "DOWNSTREAM_LOCAL_SUBJECT",
     "DOWNSTREAM_LOCAL_URI_SAN",
     "DOWNSTREAM_PEER_CERT",
-    "DOWNSTREAM_PEER_CERT_V_END",
-    "DOWNSTREAM_PEER_CERT_V_START",
     "DOWNSTREAM_PEER_CHAIN_FINGERPRINTS_1",
     "DOWNSTREAM_PEER_CHAIN_FINGERPRINTS_256",
     "DOWNSTREAM_PEER_CHAIN_SERIALS",
@@ -68,7 +63,6 @@ pub const OPERATORS: &[&str] = &[
     "DOWNSTREAM_PEER_SUBJECT",
     "DOWNSTREAM_PEER_URI_SAN",
     "DOWNSTREAM_REMOTE_ADDRESS",
-    "DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT",
     "DOWNSTREAM_REMOTE_PORT",
     "DOWNSTREAM_TLS_CIPHER",
     "DOWNSTREAM_TLS_GROUP",
@@ -78,23 +72,16 @@ pub const OPERATORS: &[&str] = &[
     "DOWNSTREAM_WIRE_BYTES_RECEIVED",
     "DOWNSTREAM_WIRE_BYTES_SENT",
     "DURATION",
-    "EMIT_TIME",
-    "EMIT_TIME_LOCAL",
     "FILTER_CHAIN_NAME",
-    "GRPC_STATUS",
     "GRPC_STATUS_NUMBER",
     "HOSTNAME",
     "LOCAL_REPLY_BODY",
     "PACKETS_RETRANSMITTED",
-    "PATH",
     "PROTOCOL",
-    "QUERY_PARAMS",
-    "REQUESTED_SERVER_NAME",
     "REQUEST_DURATION",
     "REQUEST_HEADERS_BYTES",
     "REQUEST_TX_DURATION",
     "RESPONSE_CODE",
-    "RESPONSE_CODE_DETAILS",
     "RESPONSE_DURATION",
     "RESPONSE_FLAGS",
     "RESPONSE_FLAGS_LONG",
@@ -106,8 +93,6 @@ pub const OPERATORS: &[&str] = &[
     "ROUTE_RESOLUTION_COUNT",
     "ROUTE_RESOLUTION_TIME_US",
     "SPAN_ID",
-    "START_TIME",
-    "START_TIME_LOCAL",
     "STREAM_ID",
     "TLS_JA3_FINGERPRINT",
     "TLS_JA4_FINGERPRINT",
@@ -131,15 +116,12 @@ pub const OPERATORS: &[&str] = &[
     "UPSTREAM_HOST_NAMES_ATTEMPTED_WITHOUT_PORT",
     "UPSTREAM_HOST_NAME_WITHOUT_PORT",
     "UPSTREAM_LOCAL_ADDRESS",
-    "UPSTREAM_LOCAL_ADDRESS_WITHOUT_PORT",
     "UPSTREAM_LOCAL_CLOSE_REASON",
     "UPSTREAM_LOCAL_DNS_SAN",
     "UPSTREAM_LOCAL_IP_SAN",
     "UPSTREAM_LOCAL_PORT",
     "UPSTREAM_LOCAL_URI_SAN",
     "UPSTREAM_PEER_CERT",
-    "UPSTREAM_PEER_CERT_V_END",
-    "UPSTREAM_PEER_CERT_V_START",
     "UPSTREAM_PEER_DNS_SAN",
     "UPSTREAM_PEER_IP_SAN",
     "UPSTREAM_PEER_ISSUER",
@@ -148,7 +130,6 @@ pub const OPERATORS: &[&str] = &[
     "UPSTREAM_PROTOCOL",
     "UPSTREAM_REMOTE_ADDRESS",
     "UPSTREAM_REMOTE_ADDRESS_ENDPOINT_ID",
-    "UPSTREAM_REMOTE_ADDRESS_WITHOUT_PORT",
     "UPSTREAM_REMOTE_PORT",
     "UPSTREAM_REQUEST_ATTEMPT_COUNT",
     "UPSTREAM_SERVER_NAME",
@@ -162,10 +143,34 @@ pub const OPERATORS: &[&str] = &[
     "VIRTUAL_CLUSTER_NAME",
 ];
 
+/// Those that may have parameters.
+const OPTIONAL: &[&str] = &[
+    "DOWNSTREAM_DIRECT_LOCAL_ADDRESS_WITHOUT_PORT",
+    "DOWNSTREAM_DIRECT_REMOTE_ADDRESS_WITHOUT_PORT",
+    "DOWNSTREAM_LOCAL_ADDRESS_WITHOUT_PORT",
+    "DOWNSTREAM_PEER_CERT_V_END",
+    "DOWNSTREAM_PEER_CERT_V_START",
+    "DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT",
+    "EMIT_TIME",
+    "EMIT_TIME_LOCAL",
+    "GRPC_STATUS",
+    "PATH",
+    "QUERY_PARAMS",
+    "REQUESTED_SERVER_NAME",
+    "RESPONSE_CODE_DETAILS",
+    "START_TIME",
+    "START_TIME_LOCAL",
+    "UPSTREAM_LOCAL_ADDRESS_WITHOUT_PORT",
+    "UPSTREAM_PEER_CERT_V_END",
+    "UPSTREAM_PEER_CERT_V_START",
+    "UPSTREAM_REMOTE_ADDRESS_WITHOUT_PORT",
+];
+
 /// Those that need parameters.
 const WITH_PARAMETERS: &[&str] = &[
     "CEL",
     "CLUSTER_METADATA",
+    "COALESCE",
     "COMMON_DURATION",
     "DYNAMIC_METADATA",
     "ENVIRONMENT",
@@ -181,6 +186,11 @@ const WITH_PARAMETERS: &[&str] = &[
     "UPSTREAM_FILTER_STATE",
     "UPSTREAM_METADATA",
 ];
+
+/// All operators of Envoy that may stand alone.
+pub fn operators() -> impl Iterator<Item = &'static str> {
+    PLAIN.iter().chain(OPTIONAL).copied()
+}
 
 /// Where requests are written down; `None`: nowhere.
 pub(super) fn read(
@@ -282,41 +292,53 @@ fn check_operators(context: &mut Context<'_>, origin: &Origin, location: Locatio
             );
             return;
         };
-        if WITH_PARAMETERS.contains(&name) {
-            if !behind.starts_with('(') {
-                context.problem(
-                    origin,
-                    location,
-                    format!("the operator `%{name}%` needs parameters"),
-                    format!("write `%{name}(…)%`, such as `%REQ(USER-AGENT)%`"),
-                );
-            }
-        } else if !OPERATORS.contains(&name) {
-            let near = suggest(name, OPERATORS.iter().chain(WITH_PARAMETERS).copied());
-            context.problem(
-                origin,
-                location,
-                format!("Envoy has no operator `%{name}%`"),
-                near.map_or_else(
-                    || "its page \"Access Logging\" has the list".to_owned(),
-                    |near| format!("did you mean `%{near}%`?"),
-                ),
+        let problem = if PLAIN.contains(&name) {
+            (!behind.starts_with('%')).then(|| {
+                let message = format!("the operator `%{name}%` takes no parameters and no length");
+                (message, format!("write `%{name}%`"))
+            })
+        } else if OPTIONAL.contains(&name) {
+            None
+        } else if WITH_PARAMETERS.contains(&name) {
+            (!behind.starts_with('(') || behind.starts_with("()")).then(|| {
+                let message = format!("the operator `%{name}%` needs parameters");
+                let mend = format!("write `%{name}(…)%`, such as `%REQ(USER-AGENT)%`");
+                (message, mend)
+            })
+        } else {
+            let near = suggest(name, operators().chain(WITH_PARAMETERS.iter().copied()));
+            let mend = near.map_or_else(
+                || "its page \"Access Logging\" has the list".to_owned(),
+                |near| format!("did you mean `%{near}%`?"),
             );
+            Some((format!("Envoy has no operator `%{name}%`"), mend))
+        };
+        if let Some((message, mend)) = problem {
+            context.problem(origin, location, message, mend);
         }
         rest = closed;
     }
 }
 
-/// What follows upon an operator, from behind its name; `None`: it has no end.
+/// What follows upon an operator, from behind its name; `None`: it has no end. Parameters may hold percent signs, as those
+/// of START_TIME do, and brackets, as those of CEL do: they end with the first `)` that ends the operator.
 fn end_of_operator(behind: &str) -> Option<&str> {
-    let behind = match behind.strip_prefix('(') {
-        // Arguments may hold percent signs, as those of START_TIME do.
-        Some(arguments) => arguments.split_once(')')?.1,
-        None => behind,
+    let Some(parameters) = behind.strip_prefix('(') else {
+        return after_length(behind);
     };
-    let behind = match behind.strip_prefix(':') {
-        Some(length) => length.trim_start_matches(|digit: char| digit.is_ascii_digit()),
-        None => behind,
+    let ends = parameters.match_indices(')');
+    let mut rests = ends.filter_map(|(place, _)| parameters.get(place + 1..));
+    rests.find_map(after_length)
+}
+
+/// What follows upon `%` or `:20%`.
+fn after_length(text: &str) -> Option<&str> {
+    let text = match text.strip_prefix(':') {
+        Some(length) => {
+            let rest = length.trim_start_matches(|digit: char| digit.is_ascii_digit());
+            (rest.len() < length.len()).then_some(rest)?
+        }
+        None => text,
     };
-    behind.strip_prefix('%')
+    text.strip_prefix('%')
 }

@@ -59,6 +59,10 @@ pub(super) fn build(context: &mut Context<'_>, sources: &[Source]) -> Built {
     let uses = scopes::read_uses(context, origin, &gateway.value.uses);
     let gateway_value = &gateway.value;
     let listeners = listeners(context, origin, gateway);
+    // A trusted proxy says by which scheme its client came.
+    if gateway_value.trusted_hops.value().is_some_and(|hops| hops.0 > 0) {
+        context.schemes.extend(["http", "https"]);
+    }
     let admin = gateway_value.admin.get().map(|admin| {
         for listener in &listeners {
             if listener.address == admin.value.0 && admin.value.0.port() != 0 {

@@ -19,13 +19,16 @@ const NOT_IDEMPOTENT: [&str; 2] = ["POST", "PATCH"];
 
 /// Warns of a project's routes.
 pub(super) fn of_routes(context: &mut Context<'_>, origin: &Origin, routes: &[Route]) {
-    for route in routes {
+    for (place, route) in routes.iter().enumerate() {
         let (Some(matches), Some(action)) = (&route.matches, &route.action) else {
             continue;
         };
         literal_star(context, origin, route, matches);
         match action {
-            Action::Redirect(redirect) => redirect_loop(context, origin, route, matches, redirect),
+            Action::Redirect(redirect) => {
+                let before = routes.get(..place).unwrap_or_default();
+                redirect_loop(context, origin, (before, route), matches, redirect);
+            }
             Action::Forward(forward) => {
                 retried_twice(context, origin, route, matches, forward);
                 short_grpc(context, origin, route, matches, forward);
@@ -56,24 +59,47 @@ fn literal_star(context: &mut Context<'_>, origin: &Origin, route: &Route, match
     );
 }
 
-/// Where a redirect leads back to the route, on a listener of the scheme that it leads to.
+/// Where a redirect leads back to the route: to the same host, by a scheme that the route's listeners serve, to a path that
+/// it takes and no route before it.
 fn redirect_loop(
     context: &mut Context<'_>,
     origin: &Origin,
-    route: &Route,
+    (before, route): (&[Route], &Route),
     matches: &Match,
     redirect: &Redirect,
 ) {
-    let is_elsewhere = redirect.host.is_some()
-        || redirect.port.is_some()
-        || redirect.prefix.is_some()
-        || matches!((&redirect.path, &matches.path), (Some(to), from) if *from != PathMatch::Exact(to.clone()));
-    let Some(scheme) = redirect.scheme else {
-        return;
-    };
-    if is_elsewhere || !context.schemes.contains(scheme) {
+    if redirect.host.is_some() || redirect.port.is_some() {
         return;
     }
+    let leads_back = match (&redirect.path, &redirect.prefix, &matches.path) {
+        (Some(to), _, from) => {
+            let is_taken = (before.iter().filter_map(|route| route.matches.as_ref()))
+                .any(|matches| takes(&matches.path, to));
+            takes(from, to) && !is_taken
+        }
+        (None, Some(to), PathMatch::Prefix(from)) => to.starts_with(from.as_str()),
+        (None, Some(_), _) => false,
+        (None, None, _) => true,
+    };
+    let scheme = match redirect.scheme {
+        Some(scheme) if !context.schemes.contains(scheme) => return,
+        scheme => scheme,
+    };
+    if !leads_back {
+        return;
+    }
+    let Some(scheme) = scheme else {
+        context.warn(
+            origin,
+            route.location,
+            format!(
+                "the route `{}` redirects to a path that it takes itself, again and again",
+                route.name
+            ),
+            "redirect from another `path` or `prefix`, or put a route for the new path before it",
+        );
+        return;
+    };
     let excludes = |condition: &Condition| {
         condition.name == "x-forwarded-proto"
             && match &condition.value {
@@ -97,6 +123,16 @@ fn redirect_loop(
             "add `headers: [{{name: x-forwarded-proto, exact: {other}}}]` to its `match`, and a route for the others"
         ),
     );
+}
+
+/// Whether a path is one of those that a route takes, as far as the path decides.
+fn takes(matches: &PathMatch, path: &str) -> bool {
+    match matches {
+        PathMatch::Exact(exact) => exact == path,
+        PathMatch::Prefix(prefix) => path.starts_with(prefix.as_str()),
+        // It may, and nobody is to be warned for nothing.
+        PathMatch::Regex(_) => false,
+    }
 }
 
 fn retried_twice(

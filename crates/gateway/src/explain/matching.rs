@@ -267,6 +267,21 @@ fn as_envoy_sets(
     set("x-envoy-external-address", client, headers);
     headers.insert("x-forwarded-for".to_owned(), vec![chain]);
     set("x-request-id", "(a new one)".to_owned(), headers);
+    // Of what a connection may end with, only trailers are passed on.
+    if let Some(lines) = headers.remove("te")
+        && lines.iter().any(|line| line.split(',').any(|word| word.trim() == "trailers"))
+    {
+        headers.insert("te".to_owned(), vec!["trailers".to_owned()]);
+    }
+    // Envoy knows these by other names, and by `host`.
+    for (name, value) in [
+        ("host", &request.host),
+        (":authority", &request.host),
+        (":method", &request.method),
+    ] {
+        headers.insert(name.to_owned(), vec![value.clone()]);
+    }
+    headers.insert(":scheme".to_owned(), vec![scheme.to_owned()]);
 }
 
 fn without_port(host: &str) -> &str {
