@@ -1,9 +1,13 @@
 //! How the compiler reaches the disk. Paths stay as the user wrote them; relative ones are relative to
 //! the current folder.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
+use std::net::ToSocketAddrs as _;
 use std::path::Path;
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use glob::MatchOptions;
 use outrider_gateway::{Compiled, Loader, compile, searched_folder};
@@ -32,7 +36,13 @@ struct Disk {
     seen: RefCell<Seen>,
     /// What is read in the place of the file [`STDIN`].
     input: Option<String>,
+    /// Time that names of hosts may still take to be resolved; zero: they are not.
+    resolving: Cell<Duration>,
 }
+
+/// Time for the names of one file, and for one of them.
+const RESOLVE_ALL: Duration = Duration::from_secs(20);
+const RESOLVE_ONE: Duration = Duration::from_secs(3);
 
 /// What messages call the standard input.
 pub(crate) const STDIN: &str = "<stdin>";
@@ -53,13 +63,19 @@ pub(crate) fn compile_watched(file: &Path) -> (Compiled, Vec<LoadLine>, Seen) {
     )
 }
 
-/// Compiles a text, whose paths are relative to the current folder.
-pub(crate) fn compile_text(name: &str, text: &str) -> (Compiled, Vec<LoadLine>) {
+/// Compiles a file, or `input` in the place of [`STDIN`], whose paths are relative to the current folder; `resolve`: names of
+/// hosts are resolved.
+pub(crate) fn compile_checked(
+    file: &Path,
+    input: Option<&str>,
+    resolve: bool,
+) -> (Compiled, Vec<LoadLine>) {
     let disk = Disk {
-        input: Some(text.to_owned()),
+        input: input.map(str::to_owned),
+        resolving: Cell::new(if resolve { RESOLVE_ALL } else { Duration::ZERO }),
         ..Disk::default()
     };
-    let compiled = compile(name, &disk);
+    let compiled = compile(&file.to_string_lossy(), &disk);
     (compiled, disk.trials.into_inner().into_lines())
 }
 
@@ -119,6 +135,28 @@ impl Loader for Disk {
             |_| path.to_owned(),
             |path| path.to_string_lossy().into_owned(),
         )
+    }
+
+    fn resolves(&self, host: &str) -> Result<(), String> {
+        let left = self.resolving.get();
+        if left.is_zero() {
+            return Ok(());
+        }
+        // The system's resolver cannot be stopped: a thread that it holds ends with this process.
+        let (sender, answer) = mpsc::channel();
+        let name = host.to_owned();
+        let began = Instant::now();
+        thread::Builder::new()
+            .name("resolve".to_owned())
+            .spawn(move || {
+                let found = (name.as_str(), 0).to_socket_addrs();
+                let _ = sender.send(found.map(|_| ()).map_err(|error| error.to_string()));
+            })
+            .map_err(|error| error.to_string())?;
+        let wait = RESOLVE_ONE.min(left);
+        let found = answer.recv_timeout(wait);
+        self.resolving.set(left.saturating_sub(began.elapsed()));
+        found.unwrap_or_else(|_| Err(format!("no answer within {} s", wait.as_secs())))
     }
 
     fn try_plugin(&self, entry: &PluginEntry, config: &Value) -> Result<(), Vec<Problem>> {

@@ -613,3 +613,25 @@ fn check_takes_several_files_and_the_standard_input() {
     assert_eq!(code, Some(1));
     assert!(told.starts_with("<stdin>:5:"), "{told}");
 }
+
+#[test]
+fn check_resolves_names_where_it_is_asked_to() {
+    let named = GOOD.replace(
+        "endpoints: [\"127.0.0.1:9\"]",
+        "endpoints: [\"localhost:9\", \"no-such-host.invalid:9\"]",
+    );
+    let folder = folder(&named);
+    let told = |arguments: &[&str]| {
+        let output = outrider(folder.path(), arguments);
+        assert_eq!(output.status.code(), Some(0));
+        String::from_utf8(output.stderr).unwrap()
+    };
+    assert_eq!(told(&["check", "gateway.yaml"]), "");
+    let warned = told(&["check", "--resolve", "gateway.yaml"]);
+    assert!(warned.contains("gateway.yaml:15:"), "{warned}");
+    assert!(
+        warned.contains("`no-such-host.invalid` cannot be resolved here"),
+        "{warned}"
+    );
+    assert!(!warned.contains("localhost"), "{warned}");
+}

@@ -53,6 +53,11 @@ pub trait Loader {
     /// Absolute form of a path, for Envoy's configuration (certificates, access logs).
     fn absolute(&self, path: &str) -> String;
 
+    /// Whether the name of a host leads to an address, where that is asked for; the error says why not.
+    fn resolves(&self, _host: &str) -> Result<(), String> {
+        Ok(())
+    }
+
     /// The time by which certificates are judged.
     fn now(&self) -> SystemTime {
         SystemTime::now()

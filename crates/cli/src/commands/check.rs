@@ -9,7 +9,7 @@ use outrider_plugin_formats::Problem;
 use serde_json::json;
 
 use crate::exit::{self, Exit};
-use crate::loader::{STDIN, compile_text, compile_watched};
+use crate::loader::{STDIN, compile_checked};
 use crate::output::{self, GOOD, Styled};
 use crate::trial::LoadLine;
 
@@ -37,6 +37,9 @@ pub(crate) struct Arguments {
     /// Warnings are problems, too
     #[arg(long)]
     deny_warnings: bool,
+    /// Resolve the names of upstreams' hosts, too, and warn of those that lead nowhere from here
+    #[arg(long)]
+    resolve: bool,
     /// Print JSON: {"ok": ..., "problems": [{"file", "line", "column", "message", "mend"}], "warnings":
     /// [...as problems...], "logs": [{"plugin", "level", "message"}]}
     #[arg(long)]
@@ -65,12 +68,13 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
     }
     let (mut problems, mut warnings, mut logs) = (Vec::new(), Vec::new(), Vec::new());
     for file in &arguments.files {
-        let (compiled, lines) = if file == stdin {
-            compile_text(STDIN, &input)
+        let name = if file == stdin {
+            Path::new(STDIN)
         } else {
-            let (compiled, lines, _) = compile_watched(file);
-            (compiled, lines)
+            file
         };
+        let text = (file == stdin).then_some(input.as_str());
+        let (compiled, lines) = compile_checked(name, text, arguments.resolve);
         if !arguments.json {
             let is_good = arguments.passes(&compiled.problems, &compiled.warnings);
             let name = if file == stdin {

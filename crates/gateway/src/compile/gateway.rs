@@ -60,7 +60,11 @@ pub(super) fn build(context: &mut Context<'_>, sources: &[Source]) -> Built {
     let gateway_value = &gateway.value;
     let listeners = listeners(context, origin, gateway);
     // A trusted proxy says by which scheme its client came.
-    if gateway_value.trusted_hops.value().is_some_and(|hops| hops.0 > 0) {
+    if gateway_value
+        .trusted_hops
+        .value()
+        .is_some_and(|hops| hops.0 > 0)
+    {
         context.schemes.extend(["http", "https"]);
     }
     let admin = gateway_value.admin.get().map(|admin| {

@@ -123,6 +123,17 @@ fn one(
                 }
             };
             if let Some(address) = address {
+                let host = &address.0.host;
+                if host.parse::<IpAddr>().is_err()
+                    && let Err(why) = context.loader.resolves(host)
+                {
+                    context.warn(
+                        origin,
+                        endpoint.location,
+                        format!("`{host}` cannot be resolved here: {why}"),
+                        "while Envoy cannot either, requests to this endpoint get status 503",
+                    );
+                }
                 endpoints.push(Endpoint {
                     host: address.0.host.clone(),
                     port: address.0.port,

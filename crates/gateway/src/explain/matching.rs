@@ -269,7 +269,9 @@ fn as_envoy_sets(
     set("x-request-id", "(a new one)".to_owned(), headers);
     // Of what a connection may end with, only trailers are passed on.
     if let Some(lines) = headers.remove("te")
-        && lines.iter().any(|line| line.split(',').any(|word| word.trim() == "trailers"))
+        && lines
+            .iter()
+            .any(|line| line.split(',').any(|word| word.trim() == "trailers"))
     {
         headers.insert("te".to_owned(), vec!["trailers".to_owned()]);
     }
