@@ -826,3 +826,25 @@ async fn folder_of_includes_that_is_gone_for_a_moment_takes_nothing_away() {
     gateway.stop().unwrap();
     echo.stop().await;
 }
+
+/// What only a start takes up is in what a start falls back to.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn last_good_configuration_has_what_the_next_start_takes_up() {
+    let echo = Echo::start("echo").await.unwrap();
+    let gateway = start(&echo);
+    let workers = || {
+        let kept = gateway.state("last-good.json").unwrap();
+        kept["workers"].as_u64()
+    };
+    assert_eq!(workers(), Some(1));
+    gateway
+        .save(&yaml(&echo).replace("  workers: 1", "  workers: 2"))
+        .unwrap();
+    let began = Instant::now();
+    while workers() != Some(2) {
+        assert!(began.elapsed() < SOON, "{}", gateway.output.text());
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    gateway.stop().unwrap();
+    echo.stop().await;
+}

@@ -465,7 +465,7 @@ impl Supervisor<'_> {
         let served = self
             .machine
             .taken()
-            .filter(|served| served.files == revision.files);
+            .filter(|served| served.files == revision.files && served.workers == revision.workers);
         let same = served.map(Arc::clone);
         self.said = Some(Arc::clone(&revision));
         if self.refusal.take().is_some() {
@@ -982,8 +982,9 @@ impl Supervisor<'_> {
                         replaced: old
                             .map_or_else(Vec::new, |old| replaced_listeners(old, &to.files.lds)),
                     });
-                    self.kept(to);
                 }
+                // What only a start takes up (the admin address, workers) is for the next one.
+                self.kept(to);
                 self.tell_status();
                 Event::Applied
             }
