@@ -140,6 +140,7 @@ pub fn compile(path: &str, loader: &dyn Loader) -> Compiled {
         _ => None,
     };
     warnings.sort();
+    warnings.dedup();
     Compiled {
         plan,
         problems,

@@ -48,25 +48,23 @@ impl Checker {
         })
     }
 
-    /// `upstreams`: the names that are declared. A text whose schema has the format [`UPSTREAM`] has to be one of them.
-    pub(super) fn violations(
+    pub(super) fn violations(&self, config: &Value) -> Vec<Violation> {
+        self.validator
+            .iter_errors(config)
+            .flat_map(|error| self.violation(&error))
+            .collect()
+    }
+
+    /// The texts of the format [`UPSTREAM`] that are none of `upstreams`, the names that are declared: probable mistakes, as
+    /// a plugin says itself what it does without the upstream.
+    pub(super) fn undeclared(
         &self,
         config: &Value,
         upstreams: &BTreeSet<String>,
     ) -> Vec<Violation> {
-        let mut violations: Vec<Violation> = self
-            .validator
-            .iter_errors(config)
-            .flat_map(|error| self.violation(&error))
-            .collect();
-        self.unknown_upstreams(
-            &self.schema,
-            config,
-            String::new(),
-            upstreams,
-            &mut violations,
-        );
-        violations
+        let mut found = Vec::new();
+        self.unknown_upstreams(&self.schema, config, String::new(), upstreams, &mut found);
+        found
     }
 
     /// Goes through a configuration beside its schema, as far as `properties`, `items` and references lead.

@@ -385,7 +385,7 @@ impl Scopes<'_, '_> {
         let violations = loaded
             .checker
             .as_ref()
-            .map(|checker| checker.violations(config, &self.context.upstreams))
+            .map(|checker| checker.violations(config))
             .unwrap_or_default();
         if violations.is_empty() {
             self.try_plugin(item, loaded, config);
@@ -401,6 +401,20 @@ impl Scopes<'_, '_> {
                 format!("plugin `{}`: {}", item.plugin, violation.message),
                 violation.mend,
             );
+        }
+        let undeclared = loaded
+            .checker
+            .as_ref()
+            .map(|checker| checker.undeclared(config, &self.context.upstreams))
+            .unwrap_or_default();
+        for violation in undeclared {
+            let (owner, location) = place(item, trail, &violation);
+            let origin = Origin {
+                file: owner.file.clone(),
+            };
+            let message = format!("plugin `{}`: {}", item.plugin, violation.message);
+            self.context
+                .warn(&origin, location, message, violation.mend);
         }
     }
 
