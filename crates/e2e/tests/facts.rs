@@ -68,6 +68,7 @@ local function all()
     end
     seen.timing = envoy.streaminfo.timing()
     seen.tls = envoy.connection.tls()
+    seen.attempts = envoy.streaminfo.attempt_count()
     return envoy.json.encode(seen)
 end
 function handler:on_request_header() envoy.stream.shared.request = all() end
@@ -114,6 +115,7 @@ async fn attributes_of_a_plaintext_stream() {
         ("connection.tls_version", Value::Null),
         ("upstream.address", Value::Null),
         ("request.duration", Value::Null),
+        ("attempts", Value::Null),
         ("tls", Value::Null),
     ] {
         assert_eq!(early[name], expected, "{name}");
@@ -129,6 +131,7 @@ async fn attributes_of_a_plaintext_stream() {
     assert_eq!(late["upstream.address"], json!(echo.address().to_string()));
     assert_eq!(late["upstream.port"], json!(echo.address().port()));
     assert_eq!(late["upstream.request_attempt_count"], json!(1));
+    assert_eq!(late["attempts"], json!(1));
     assert!(late["upstream.local_address"].is_string(), "{late}");
     assert!(late["timing"]["first_upstream_sent"].is_number(), "{late}");
     let log = envoy.stop().unwrap().text();

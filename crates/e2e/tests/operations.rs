@@ -792,6 +792,7 @@ async fn refused_file_is_a_gauge_and_a_line_of_the_admin_page() {
         assert_eq!(answer.status, 400, "{}", answer.body);
     }
     assert_eq!(gauge(), Some(0));
+    assert_eq!(gateway.admin.post("/outrider").unwrap().status, 405);
     gateway.stop().unwrap();
     echo.stop().await;
 }

@@ -69,6 +69,13 @@ impl AdminPages for Outrider {
                 },
             };
         }
+        if !matches!(request.method, "GET" | "HEAD") {
+            return AdminAnswer {
+                status: 405,
+                body: "this page is only read: use GET\n".to_owned(),
+                gauge: None,
+            };
+        }
         let path = request.path;
         let form = match form(request.query) {
             Ok(form) => form,

@@ -110,13 +110,21 @@ for name, attribute in pairs({
     request_id = "request.id",
     requested_server_name = "connection.requested_server_name",
     response_code_details = "response.code_details",
-    attempt_count = "upstream.request_attempt_count",
     duration = "request.duration",
 }) do
     local number = number_of(attribute)
     envoy.streaminfo[name] = function()
         return (read_attribute(number))
     end
+end
+local attempt_count = number_of("upstream.request_attempt_count")
+function envoy.streaminfo.attempt_count()
+    local count = read_attribute(attempt_count)
+    -- Envoy has 0 until it asks the upstream.
+    if count ~= 0 then
+        return count
+    end
+    return nil
 end
 
 -- TLS. Each fact is one attribute; a plaintext connection has none of them.
