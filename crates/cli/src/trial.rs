@@ -295,14 +295,7 @@ impl Metrics for Definitions {
     fn log(&mut self, level: LogLevel, plugin: &str, message: &str) {
         let line = LoadLine {
             plugin: plugin.to_owned(),
-            level: Cow::Borrowed(match level {
-                LogLevel::Trace => "trace",
-                LogLevel::Debug => "debug",
-                LogLevel::Info => "info",
-                LogLevel::Warn => "warning",
-                LogLevel::Error => "error",
-                LogLevel::Critical => "critical",
-            }),
+            level: Cow::Borrowed(level.name()),
             message: log_line(message).into_owned(),
         };
         // One plugin is tried with each of its configurations.

@@ -11,6 +11,7 @@ use std::fmt::Write as _;
 
 use outrider_e2e::{Gateway, GatewayOptions, outrider};
 use outrider_lab::client::Request;
+use outrider_lab::random::Random;
 use serde_json::Value;
 
 /// Says of each response that it passed, with its configuration.
@@ -21,27 +22,6 @@ function handler:on_response_header()
 end
 return handler
 ";
-
-/// A generator of numbers that are the same for the same seed (xorshift64*).
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, limit: usize) -> usize {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        let high = self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33;
-        usize::try_from(high).unwrap() % limit
-    }
-
-    fn one<'a>(&mut self, words: &[&'a str]) -> &'a str {
-        words[self.below(words.len())]
-    }
-
-    fn chance(&mut self, percent: usize) -> bool {
-        self.below(100) < percent
-    }
-}
 
 /// For each gateway. A command is run for each.
 const REQUESTS: usize = 24;
@@ -124,12 +104,12 @@ fn uses(random: &mut Random, narrow: bool) -> String {
             items.push(format!("{{plugin: {plugin}, enabled: false}}"));
             continue;
         }
-        let key = random.one(&["one", "two", "deep"]);
+        let key = random.word(&["one", "two", "deep"]);
         let value = match key {
             "deep" => format!(
                 "{{x: {}, {}: true}}",
                 random.below(9),
-                random.one(&["y", "z"])
+                random.word(&["y", "z"])
             ),
             _ => random.below(100).to_string(),
         };
@@ -151,7 +131,7 @@ fn gateway(random: &mut Random) -> String {
     for project in 0..3 {
         let mut own = Vec::new();
         for _ in 0..=random.below(2) {
-            own.push(hosts.swap_remove(random.below(hosts.len())));
+            own.push(hosts.swap_remove(usize::try_from(random.below(hosts.len() as u64)).unwrap()));
         }
         writeln!(
             yaml,
@@ -162,14 +142,14 @@ fn gateway(random: &mut Random) -> String {
         .unwrap();
         for route in 0..2 + random.below(3) {
             let condition = if random.chance(70) {
-                format!(", {}", random.one(&CONDITIONS))
+                format!(", {}", random.word(&CONDITIONS))
             } else {
                 String::new()
             };
             writeln!(
                 yaml,
                 "      - {{name: r{route}, match: {{{}{condition}}}, use: {}, respond: {{status: 200, body: p{project}/r{route}}}}}",
-                random.one(&PATHS),
+                random.word(&PATHS),
                 uses(random, true)
             )
             .unwrap();
@@ -210,8 +190,8 @@ fn good_gateway(random: &mut Random) -> String {
 
 /// Compares one request; answers whether a route took it.
 async fn compare(gateway: &Gateway, random: &mut Random) -> bool {
-    let (host, path) = (random.one(&ASKED_HOSTS), random.one(&ASKED_PATHS));
-    let method = random.one(&["GET", "GET", "POST", "PUT"]);
+    let (host, path) = (random.word(&ASKED_HOSTS), random.word(&ASKED_PATHS));
+    let method = random.word(&["GET", "GET", "POST", "PUT"]);
     let headers: Vec<_> = ASKED_HEADERS.iter().filter(|_| random.chance(25)).collect();
     let url = format!("http://{host}{path}");
     let mut arguments = vec![
@@ -291,7 +271,7 @@ async fn compare(gateway: &Gateway, random: &mut Random) -> bool {
 async fn explanations_are_what_envoy_does() {
     let mut taken = 0;
     for seed in 1..=3 {
-        let mut random = Random(0x9e37_79b9_7f4a_7c15 ^ seed);
+        let mut random = Random::new(seed);
         let yaml = good_gateway(&mut random);
         let files = files();
         let files: Vec<(&str, &str)> = files

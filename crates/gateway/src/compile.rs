@@ -95,13 +95,12 @@ pub fn compile(path: &str, loader: &dyn Loader) -> Compiled {
     let sources = files::read_all(&mut context, path);
     let gateway = gateway::build(&mut context, &sources);
     let upstreams = upstreams::build(&mut context, &sources);
-    context.upstreams.clone_from(&upstreams.names);
     let plugins = plugins::load(&mut context, &sources);
     plugins::check_allowed(&mut context, &sources, &upstreams.names);
     let projects = projects::build(&mut context, &sources, &upstreams);
     tls::warn_of_missing_names(&mut context, &projects);
     let unused = mistakes::unused(&sources, &gateway, &plugins, &projects, &upstreams);
-    let scoped = scopes::build(&mut context, gateway, &plugins, projects);
+    let scoped = scopes::build(&mut context, gateway, &plugins, projects, &upstreams.names);
 
     let Context {
         mut problems,
@@ -159,8 +158,6 @@ struct Context<'a> {
     served: Vec<tls::Served>,
     /// `http`, `https`: those that listeners serve.
     schemes: BTreeSet<&'static str>,
-    /// Names of upstreams that are declared.
-    upstreams: BTreeSet<String>,
 }
 
 /// One of the files, for problems and relative paths.
@@ -178,7 +175,6 @@ impl<'a> Context<'a> {
             files: Vec::new(),
             served: Vec::new(),
             schemes: BTreeSet::new(),
-            upstreams: BTreeSet::new(),
         }
     }
 

@@ -157,7 +157,7 @@ impl<'de, S: Sink> Visitor<'de> for &mut Events<'_, S> {
     }
 }
 
-/// What comes is the name of a member.
+/// Reads the name of a member of an object.
 struct Name<'e, 'a, S>(&'e mut Events<'a, S>);
 
 impl<'de, S: Sink> DeserializeSeed<'de> for Name<'_, '_, S> {

@@ -31,6 +31,20 @@ pub enum LogLevel {
     Critical,
 }
 
+impl LogLevel {
+    /// Returns the name of the level, as Envoy's log has it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Trace => "trace",
+            Self::Debug => "debug",
+            Self::Info => "info",
+            Self::Warn => "warning",
+            Self::Error => "error",
+            Self::Critical => "critical",
+        }
+    }
+}
+
 /// A value of an attribute or of metadata.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Scalar<'a> {

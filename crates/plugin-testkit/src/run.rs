@@ -8,8 +8,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use outrider_plugin_api::{CalloutFailure, LogLevel};
+use outrider_plugin_api::CalloutFailure;
 use serde::Serialize;
+use serde_json::Value;
 
 use crate::case::{
     Callout, CalloutAnswer, Case, CaseKind, Expect, ExpectedCallout, ExpectedMessage,
@@ -18,7 +19,7 @@ use crate::case::{
 use crate::drive::{Arrival, Message, Outcome, Sent, play};
 use crate::headers::Headers;
 use crate::host::{self, MadeCallout, ScriptedAnswer, ScriptedHost};
-use crate::json_body::json_difference;
+use crate::json_body::{JsonDifference, json_difference};
 use crate::metrics::MetricTable;
 use crate::plugin::LoadedPlugin;
 
@@ -76,7 +77,7 @@ pub struct Difference {
 
 /// What a difference is in where a plugin failed.
 const FAILURE: &str = "the plugin's failure";
-/// What a case expects that expects no failure.
+/// The expected value in the difference of a case that expects no failure.
 const NO_FAILURE: &str = "none";
 
 impl Difference {
@@ -225,7 +226,7 @@ fn run_once(
                 );
                 check.step(step, &outcome);
                 logs.extend(outcome.host.log.take().into_iter().map(|line| CaseLog {
-                    level: level_word(line.level),
+                    level: line.level.name(),
                     message: line.message,
                 }));
                 elapsed = outcome.host.elapsed;
@@ -233,17 +234,6 @@ fn run_once(
         }
     }
     (check.differences, logs)
-}
-
-fn level_word(level: LogLevel) -> &'static str {
-    match level {
-        LogLevel::Trace => "trace",
-        LogLevel::Debug => "debug",
-        LogLevel::Info => "info",
-        LogLevel::Warn => "warning",
-        LogLevel::Error => "error",
-        LogLevel::Critical => "critical",
-    }
 }
 
 fn add_all(headers: &mut Headers, values: &BTreeMap<String, Values>) {
@@ -383,6 +373,18 @@ impl Check {
                 format!("something with {expected:?}"),
                 format!("{got:?}"),
             );
+        }
+    }
+
+    fn json(&mut self, what: &str, expected: Option<&Value>, body: &[u8]) {
+        let difference = expected.and_then(|expected| json_difference(expected, body));
+        if let Some(JsonDifference {
+            pointer,
+            expected,
+            got,
+        }) = difference
+        {
+            self.differs(&format!("{what}{pointer}"), expected, got);
         }
     }
 
@@ -554,15 +556,7 @@ impl Check {
             trailers,
             made.trailers.as_ref(),
         );
-        if let Some(expected) = body_json
-            && let Some(difference) = json_difference(expected, &made.body)
-        {
-            self.differs(
-                &format!("{what}: body{}", difference.pointer),
-                difference.expected,
-                difference.got,
-            );
-        }
+        self.json(&format!("{what}: body"), body_json.as_ref(), &made.body);
         if let Some(body) = body {
             self.equal(
                 &format!("{what}: body"),
@@ -627,15 +621,7 @@ impl Check {
         if let Some(expected) = body {
             self.equal(&format!("{what} body"), expected, &text);
         }
-        if let Some(expected) = body_json
-            && let Some(difference) = json_difference(expected, &got.body)
-        {
-            self.differs(
-                &format!("{what} body{}", difference.pointer),
-                difference.expected,
-                difference.got,
-            );
-        }
+        self.json(&format!("{what} body"), body_json.as_ref(), &got.body);
         if let Some(expected) = body_contains {
             self.contains(&format!("{what} body"), expected, &text);
         }

@@ -691,7 +691,7 @@ impl Supervisor<'_> {
         }
     }
 
-    /// Notes why what the file says is not served; Envoy's page is told with the next look at its health, now.
+    /// Records that the file was refused, and has the next health check, which is due at once, report it to Envoy.
     fn refuse(&mut self, reason: &str) {
         self.refusal = Some(Refusal::now(reason));
         self.health_at = Instant::now();

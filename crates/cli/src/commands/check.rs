@@ -62,9 +62,14 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
     );
     if readers == 1 {
         std::io::stdin()
-            .take(LARGEST_INPUT)
+            .take(LARGEST_INPUT + 1)
             .read_to_string(&mut input)
             .context("the standard input cannot be read")?;
+        anyhow::ensure!(
+            input.len() as u64 <= LARGEST_INPUT,
+            "the standard input is larger than {} MiB",
+            LARGEST_INPUT >> 20
+        );
     }
     let (mut problems, mut warnings, mut logs) = (Vec::new(), Vec::new(), Vec::new());
     for file in &arguments.files {
@@ -77,11 +82,6 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
         let (compiled, lines) = compile_checked(name, text, arguments.resolve);
         if !arguments.json {
             let is_good = arguments.passes(&compiled.problems, &compiled.warnings);
-            let name = if file == stdin {
-                Path::new(STDIN)
-            } else {
-                file
-            };
             tell(
                 name,
                 &lines,

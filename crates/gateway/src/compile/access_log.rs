@@ -320,8 +320,8 @@ fn check_operators(context: &mut Context<'_>, origin: &Origin, location: Locatio
     }
 }
 
-/// What follows upon an operator, from behind its name; `None`: it has no end. Parameters may hold percent signs, as those
-/// of START_TIME do, and brackets, as those of CEL do: they end with the first `)` that ends the operator.
+/// Returns the text after an operator, given the text after the operator's name; `None` if the operator is not closed.
+/// Parameters may hold percent signs (START_TIME) and brackets (CEL): they end at the first `)` that closes the operator.
 fn end_of_operator(behind: &str) -> Option<&str> {
     let Some(parameters) = behind.strip_prefix('(') else {
         return after_length(behind);
@@ -331,7 +331,7 @@ fn end_of_operator(behind: &str) -> Option<&str> {
     rests.find_map(after_length)
 }
 
-/// What follows upon `%` or `:20%`.
+/// Returns the text after the closing `%`, or after a length and that: `:20%`.
 fn after_length(text: &str) -> Option<&str> {
     let text = match text.strip_prefix(':') {
         Some(length) => {

@@ -7,7 +7,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use outrider_plugin_formats::{
-    BodyMode, FORMAT, FilterConfig, PluginEntry, PluginSource, RouteConfig, RoutePlugin, Runtime,
+    BodyMode, FORMAT, FilterConfig, PluginEntry, PluginSource, Problem, RouteConfig, RoutePlugin,
+    Runtime,
 };
 use outrider_yaml::{Field, Located, Location, Node, PathSegment, Shape, Value as Tree};
 use serde_json::Value;
@@ -16,7 +17,7 @@ use super::gateway::Built;
 use super::plugins::{Loaded, Plugins};
 use super::projects;
 use super::schema_check::{Place, Violation};
-use super::{Context, Origin, known_names, metadata};
+use super::{Context, Origin, known_names, metadata, placed};
 use crate::merge::{compose, merge};
 use crate::model;
 use crate::plan::{Project, Route, Switch, Use};
@@ -124,6 +125,8 @@ struct Change {
 struct Scopes<'s, 'c> {
     context: &'s mut Context<'c>,
     plugins: &'s Plugins,
+    /// Names of upstreams that are declared.
+    upstreams: &'s BTreeSet<String>,
     /// Plugins that some scope turns on.
     used: BTreeSet<String>,
     /// Pairs of plugin and configuration that were tried, whatever came of it.
@@ -137,10 +140,12 @@ pub(super) fn build(
     gateway: Built,
     plugins: &Plugins,
     projects: Vec<projects::Project>,
+    upstreams: &BTreeSet<String>,
 ) -> Option<(Built, FilterConfig, Vec<Project>)> {
     let mut scopes = Scopes {
         context,
         plugins,
+        upstreams,
         used: BTreeSet::new(),
         tried: BTreeSet::new(),
     };
@@ -382,39 +387,21 @@ impl Scopes<'_, '_> {
             );
             return;
         }
-        let violations = loaded
-            .checker
-            .as_ref()
-            .map(|checker| checker.violations(config))
-            .unwrap_or_default();
+        let Some(checker) = &loaded.checker else {
+            self.try_plugin(item, loaded, config);
+            return;
+        };
+        let violations = checker.violations(config);
         if violations.is_empty() {
             self.try_plugin(item, loaded, config);
         }
         for violation in violations {
-            let (owner, location) = place(item, trail, &violation);
-            let origin = Origin {
-                file: owner.file.clone(),
-            };
-            self.context.problem(
-                &origin,
-                location,
-                format!("plugin `{}`: {}", item.plugin, violation.message),
-                violation.mend,
-            );
+            let problem = problem(item, trail, violation);
+            self.context.problems.push(problem);
         }
-        let undeclared = loaded
-            .checker
-            .as_ref()
-            .map(|checker| checker.undeclared(config, &self.context.upstreams))
-            .unwrap_or_default();
-        for violation in undeclared {
-            let (owner, location) = place(item, trail, &violation);
-            let origin = Origin {
-                file: owner.file.clone(),
-            };
-            let message = format!("plugin `{}`: {}", item.plugin, violation.message);
-            self.context
-                .warn(&origin, location, message, violation.mend);
+        for violation in checker.undeclared(config, self.upstreams) {
+            let warning = problem(item, trail, violation);
+            self.context.warnings.push(warning);
         }
     }
 
@@ -533,6 +520,16 @@ fn document_plugins(
             })
         })
         .collect()
+}
+
+/// A violation with its place.
+fn problem(item: &Use, trail: &[&Use], violation: Violation) -> Problem {
+    let (owner, location) = place(item, trail, &violation);
+    let origin = Origin {
+        file: owner.file.clone(),
+    };
+    let message = format!("plugin `{}`: {}", item.plugin, violation.message);
+    placed(&origin, location, message, violation.mend)
 }
 
 /// Where a violation is written: in the narrowest scope that says the value.

@@ -35,7 +35,7 @@ const NAMED: usize = 5;
 const SUPPORTED: &str =
     "Envoy serves RSA of 2048 bits or more, and ECDSA on P-256, P-384 and P-521";
 
-/// What a TLS listener has certificates for.
+/// The DNS names in the certificates of a TLS listener.
 pub(super) struct Served {
     origin: Origin,
     location: Location,
