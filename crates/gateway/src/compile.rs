@@ -123,6 +123,7 @@ pub fn compile(path: &str, loader: &dyn Loader) -> Compiled {
             access_log: gateway.access_log,
             body_limit: gateway.body_limit,
             trusted_hops: gateway.trusted_hops,
+            trusted_proxies: gateway.trusted_proxies,
             timeouts: gateway.timeouts,
             client_limits: gateway.limits,
             workers: gateway.workers,

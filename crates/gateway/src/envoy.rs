@@ -200,11 +200,14 @@ fn downstream_http2_options(plan: &Plan) -> Value {
 
 /// Options of HTTP/2 for connections to upstreams, too. A peer sends no more of a stream than its window
 /// while the stream is held back: Envoy's default of 16 MiB would let each stream of a plugin that waits keep that much,
-/// whatever `body_limit` says.
+/// whatever `body_limit` says. An extended `CONNECT` is how HTTP/2 asks for a WebSocket; which routes allow it is said there.
 fn http2_options(plan: &Plan) -> Value {
     const LEAST: u32 = 65_535;
     const MOST: u32 = 16 * 1024 * 1024;
-    json!({ "initial_stream_window_size": plan.body_limit.clamp(LEAST, MOST) })
+    json!({
+        "allow_connect": true,
+        "initial_stream_window_size": plan.body_limit.clamp(LEAST, MOST),
+    })
 }
 
 fn socket_address(host: &str, port: u16) -> Value {

@@ -12,8 +12,8 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 pub(crate) use text::{
-    Address, Duration, HeaderName, HostPattern, IpAddress, Method, Name, Number, Path, PluginName,
-    Regex, Size, Text, Upgrade,
+    Address, AddressRange, Duration, HeaderName, HostPattern, IpAddress, Method, Name, Number,
+    Path, PluginName, Regex, Size, Text, Upgrade,
 };
 
 /// Outrider's configuration: one gateway, its plugins, projects and upstreams.
@@ -73,9 +73,14 @@ pub(crate) struct Gateway {
     pub(crate) body_limit: Field<Size>,
     /// How many proxies in front of the gateway are trusted, such as load balancers: the client's address is the entry of
     /// `x-forwarded-for` that the outermost of them wrote, and what they say in `x-forwarded-proto` holds. They have to
-    /// append to `x-forwarded-for`, and nobody else may reach the gateway. Default: 0, the client is who connects.
+    /// append to `x-forwarded-for`, and nobody else may reach the gateway, unless `trusted_proxies` names them. Default: 0,
+    /// the client is who connects; with `trusted_proxies`: 1.
     #[serde(default)]
     pub(crate) trusted_hops: Field<Number<0, 100>>,
+    /// Addresses and ranges of the proxies that connect to the gateway: `trusted_hops` holds for connections from them, and
+    /// of all others the client is who connects. Default: connections from everywhere are a trusted proxy's.
+    #[serde(default)]
+    pub(crate) trusted_proxies: Field<Vec<Field<AddressRange>>>,
     /// How long clients may take.
     #[serde(default)]
     pub(crate) timeouts: Field<ClientTimeouts>,
@@ -97,13 +102,18 @@ pub(crate) struct ClientTimeouts {
     /// For the headers of a request, from its first byte. Default: `10s`.
     #[serde(default)]
     pub(crate) request_headers: Field<Duration>,
-    /// For a whole request, its body included; uploads that take longer are answered with 408. Default: `0s`.
+    /// For a whole request, its body included, unless the response has begun; uploads that take longer are answered with 408.
+    /// Default: `5m`.
     #[serde(default)]
     pub(crate) request: Field<Duration>,
     /// Without a byte in either direction, while a request is under way or its connection is upgraded; a route's `idle_timeout`
     /// goes before it. Default: `5m`.
     #[serde(default)]
     pub(crate) stream_idle: Field<Duration>,
+    /// For a whole stream, request and response, however much of it moves; then it is reset, or answered with 408 or 504 where
+    /// that is still possible. A route's `max_stream_duration` goes before it. Default: `0s`.
+    #[serde(default)]
+    pub(crate) max_stream_duration: Field<Duration>,
     /// Without a request on a connection. Default: `1h`.
     #[serde(default)]
     pub(crate) idle: Field<Duration>,
@@ -523,6 +533,10 @@ pub(crate) struct Route {
     /// `gateway.timeouts.stream_idle`.
     #[serde(default)]
     pub(crate) idle_timeout: Field<Duration>,
+    /// How long a whole stream, request and response, may last, however much of it moves; `0s` is no limit. Default:
+    /// `gateway.timeouts.max_stream_duration`.
+    #[serde(default)]
+    pub(crate) max_stream_duration: Field<Duration>,
     /// When a request is sent again.
     #[serde(default)]
     pub(crate) retries: Field<Retries>,
@@ -534,8 +548,8 @@ pub(crate) struct Route {
     /// has. Default: the client's address.
     #[serde(default)]
     pub(crate) hash: Field<Vec<Field<HashKey>>>,
-    /// Protocols that requests of this route may change to, as their `upgrade` header names them: `websocket`; over
-    /// HTTP/1.1, and to upstreams that speak it. The bytes of both directions pass the plugins as bodies: a plugin that
+    /// Protocols that requests of this route may change to, as their `upgrade` header names them: `websocket`. Over
+    /// HTTP/2 it is the `:protocol` of an extended `CONNECT` (RFC 8441), with clients and with upstreams. The bytes of both directions pass the plugins as bodies: a plugin that
     /// reads bodies whole cannot be in force here. Such a stream has no `timeout`, and ends when no byte came for the
     /// `idle_timeout`.
     /// Default: none, and requests to upgrade are answered with 403.

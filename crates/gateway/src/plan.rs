@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
+use ipnet::IpNet;
 use outrider_plugin_formats::{FilterConfig, Group, RouteConfig};
 use outrider_yaml::{Location, Node};
 use serde::Serialize;
@@ -26,6 +27,9 @@ pub struct Plan {
     pub body_limit: u32,
     /// Proxies in front of it that are trusted.
     pub trusted_hops: u32,
+    /// Where they connect from; empty: from everywhere.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub trusted_proxies: Vec<IpNet>,
     /// How long clients may take.
     pub timeouts: ClientTimeouts,
     /// How much clients get at a time.
@@ -75,6 +79,8 @@ pub struct ClientTimeouts {
     pub request: u64,
     /// Without a byte, while a request is under way.
     pub stream_idle: u64,
+    /// For a whole stream.
+    pub max_stream_duration: u64,
     /// Without a request on a connection.
     pub idle: u64,
     /// For a connection altogether.
@@ -315,6 +321,9 @@ pub struct Forward {
     /// Without a byte, in milliseconds; none: as for all; 0: no limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub idle_timeout: Option<u64>,
+    /// For the whole stream, in milliseconds; none: as for all; 0: no limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_stream_duration: Option<u64>,
     /// When it is sent again.
     pub retries: Option<Retries>,
     /// Where a part of the requests is sent, too.

@@ -20,7 +20,8 @@ pub(crate) fn summary(old: &Plan, new: &Plan) -> Vec<String> {
             plan.body_limit,
             plan.filter.log_folder.clone(),
             plan.filter.plugin_time,
-            (plan.trusted_hops, plan.timeouts, plan.client_limits),
+            (plan.trusted_hops, plan.trusted_proxies.clone()),
+            (plan.timeouts, plan.client_limits),
         )
     };
     if of_gateway(old) != of_gateway(new) {

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
+use ipnet::IpNet;
 use outrider_plugin_formats::PluginTime;
 use outrider_yaml::{Field, Located};
 
@@ -24,6 +25,7 @@ pub(super) struct Built {
     pub(super) plugin_time: PluginTime,
     pub(super) body_limit: u32,
     pub(super) trusted_hops: u32,
+    pub(super) trusted_proxies: Vec<IpNet>,
     pub(super) timeouts: ClientTimeouts,
     pub(super) limits: ClientLimits,
     pub(super) workers: Option<u32>,
@@ -40,6 +42,7 @@ impl Default for Built {
             plugin_time: PluginTime::default(),
             body_limit: DEFAULT_BODY_LIMIT,
             trusted_hops: 0,
+            trusted_proxies: Vec::new(),
             timeouts: timeouts(None),
             limits: limits(None),
             workers: None,
@@ -59,12 +62,9 @@ pub(super) fn build(context: &mut Context<'_>, sources: &[Source]) -> Built {
     let uses = scopes::read_uses(context, origin, &gateway.value.uses);
     let gateway_value = &gateway.value;
     let listeners = listeners(context, origin, gateway);
+    let (trusted_hops, trusted_proxies) = trusted(context, origin, gateway_value);
     // A trusted proxy says by which scheme its client came.
-    if gateway_value
-        .trusted_hops
-        .value()
-        .is_some_and(|hops| hops.0 > 0)
-    {
+    if trusted_hops > 0 {
         context.schemes.extend(["http", "https"]);
     }
     let admin = gateway_value.admin.get().map(|admin| {
@@ -99,13 +99,44 @@ pub(super) fn build(context: &mut Context<'_>, sources: &[Source]) -> Built {
             .body_limit
             .value()
             .map_or(DEFAULT_BODY_LIMIT, |size| size.0),
-        trusted_hops: gateway_value.trusted_hops.value().map_or(0, |hops| hops.0),
+        trusted_hops,
+        trusted_proxies,
         timeouts: timeouts(gateway_value.timeouts.value()),
         limits: limits(gateway_value.limits.value()),
         workers: gateway_value.workers.value().map(|workers| workers.0),
         listeners,
         uses,
     }
+}
+
+/// How many proxies in front are trusted, and where they connect from.
+fn trusted(
+    context: &mut Context<'_>,
+    origin: &Origin,
+    gateway: &model::Gateway,
+) -> (u32, Vec<IpNet>) {
+    let hops = gateway.trusted_hops.value().map(|hops| hops.0);
+    let Some(ranges) = gateway.trusted_proxies.get() else {
+        return (hops.unwrap_or(0), Vec::new());
+    };
+    if hops == Some(0) {
+        context.problem(
+            origin,
+            ranges.location,
+            "`trusted_proxies` says who is trusted, and `trusted_hops: 0` that nobody is",
+            "remove one of them",
+        );
+    }
+    if ranges.value.is_empty() {
+        context.problem(
+            origin,
+            ranges.location,
+            "this list of proxies is empty",
+            "name their addresses, or remove the key and `trusted_hops`: then the client is who connects",
+        );
+    }
+    let ranges = ranges.value.iter().filter_map(Field::value);
+    (hops.unwrap_or(1), ranges.map(|range| range.0).collect())
 }
 
 fn timeouts(written: Option<&model::ClientTimeouts>) -> ClientTimeouts {
@@ -115,10 +146,11 @@ fn timeouts(written: Option<&model::ClientTimeouts>) -> ClientTimeouts {
     };
     ClientTimeouts {
         request_headers: of(|written| &written.request_headers, 10_000),
-        request: of(|written| &written.request, 0),
-        // Envoy's own defaults.
+        // That of Envoy's guide to proxies at the edge, as are the headers' and the next two, which are Envoy's own.
+        request: of(|written| &written.request, 5 * 60 * 1000),
         stream_idle: of(|written| &written.stream_idle, 5 * 60 * 1000),
         idle: of(|written| &written.idle, 60 * 60 * 1000),
+        max_stream_duration: of(|written| &written.max_stream_duration, 0),
         max_connection_duration: of(|written| &written.max_connection_duration, 0),
     }
 }

@@ -19,22 +19,29 @@ use crate::plan::{
 };
 
 pub(super) fn listener(plan: &Plan, listener: &Listener, form: Form<'_>) -> Value {
-    let manager = json!({
-        "name": "envoy.filters.network.http_connection_manager",
-        "typed_config": connection_manager(plan, listener, form),
-    });
-    let mut chain = json!({ "filters": [manager] });
-    if let (Some(tls), Some(chain)) = (&listener.tls, chain.as_object_mut()) {
-        chain.insert(
-            "transport_socket".to_owned(),
-            self::tls(tls, listener.protocols, form),
-        );
-    }
+    // Envoy trusts a connection or it does not: what differs by where it comes from is a chain of its own.
+    let chains: Vec<Value> = if plan.trusted_proxies.is_empty() {
+        vec![filter_chain(plan, listener, form, plan.trusted_hops)]
+    } else {
+        let mut trusted = filter_chain(plan, listener, form, plan.trusted_hops);
+        let ranges = plan.trusted_proxies.iter();
+        let ranges: Vec<Value> = ranges
+            .map(|range| json!({ "address_prefix": range.addr().to_string(), "prefix_len": range.prefix_len() }))
+            .collect();
+        if let Some(chain) = trusted.as_object_mut() {
+            chain.insert("name".to_owned(), "trusted-proxies".into());
+            chain.insert(
+                "filter_chain_match".to_owned(),
+                json!({ "direct_source_prefix_ranges": ranges }),
+            );
+        }
+        vec![trusted, filter_chain(plan, listener, form, 0)]
+    };
     let mut document = json!({
         "name": listener.name,
         "address": socket_address(&listener.address.ip().to_string(), listener.address.port()),
         "per_connection_buffer_limit_bytes": plan.body_limit,
-        "filter_chains": [chain],
+        "filter_chains": chains,
     });
     if let (true, Some(document)) = (listener.tls.is_some(), document.as_object_mut()) {
         let inspector = json!({
@@ -49,7 +56,27 @@ pub(super) fn listener(plan: &Plan, listener: &Listener, form: Form<'_>) -> Valu
     document
 }
 
-fn connection_manager(plan: &Plan, listener: &Listener, form: Form<'_>) -> Value {
+fn filter_chain(plan: &Plan, listener: &Listener, form: Form<'_>, trusted_hops: u32) -> Value {
+    let manager = json!({
+        "name": "envoy.filters.network.http_connection_manager",
+        "typed_config": connection_manager(plan, listener, form, trusted_hops),
+    });
+    let mut chain = json!({ "filters": [manager] });
+    if let (Some(tls), Some(chain)) = (&listener.tls, chain.as_object_mut()) {
+        chain.insert(
+            "transport_socket".to_owned(),
+            self::tls(tls, listener.protocols, form),
+        );
+    }
+    chain
+}
+
+fn connection_manager(
+    plan: &Plan,
+    listener: &Listener,
+    form: Form<'_>,
+    trusted_hops: u32,
+) -> Value {
     let mut manager = Map::new();
     let mut set = |key: &str, value: Value| {
         manager.insert(key.to_owned(), value);
@@ -83,8 +110,8 @@ fn connection_manager(plan: &Plan, listener: &Listener, form: Form<'_>) -> Value
     });
     set("http_filters", json!([filter, router]));
     set("use_remote_address", true.into());
-    if plan.trusted_hops > 0 {
-        set("xff_num_trusted_hops", plan.trusted_hops.into());
+    if trusted_hops > 0 {
+        set("xff_num_trusted_hops", trusted_hops.into());
     }
     set("normalize_path", true.into());
     set("merge_slashes", true.into());
@@ -97,9 +124,13 @@ fn connection_manager(plan: &Plan, listener: &Listener, form: Form<'_>) -> Value
         "headers_with_underscores_action": "DROP_HEADER",
         "idle_timeout": duration(timeouts.idle),
     });
-    if let (1.., Some(common)) = (timeouts.max_connection_duration, common.as_object_mut()) {
-        let most = duration(timeouts.max_connection_duration);
-        common.insert("max_connection_duration".to_owned(), most);
+    for (key, most) in [
+        ("max_connection_duration", timeouts.max_connection_duration),
+        ("max_stream_duration", timeouts.max_stream_duration),
+    ] {
+        if let (1.., Some(common)) = (most, common.as_object_mut()) {
+            common.insert(key.to_owned(), duration(most));
+        }
     }
     set("common_http_protocol_options", common);
     set(

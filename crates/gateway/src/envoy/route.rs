@@ -212,6 +212,10 @@ fn forward(action: &Forward, path: &PathMatch, hashing: &BTreeSet<&str>) -> Valu
     if let Some(timeout) = action.idle_timeout {
         set("idle_timeout", duration(timeout));
     }
+    if let Some(most) = action.max_stream_duration {
+        let most = json!({ "max_stream_duration": duration(most) });
+        set("max_stream_duration", most);
+    }
     if let Some(retries) = &action.retries {
         set("retry_policy", self::retries(retries));
     }

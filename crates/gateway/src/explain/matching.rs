@@ -1,6 +1,9 @@
 //! Envoy's rules of matching, for one request.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use ipnet::IpNet;
 
 use super::Request;
 use crate::plan::{Condition, Match, PathMatch, Plan, Project, ValueMatch};
@@ -71,6 +74,7 @@ type Values = BTreeMap<String, Vec<String>>;
 #[derive(Debug, Default)]
 pub(super) struct Entrance {
     trusted_hops: u32,
+    trusted_proxies: Vec<IpNet>,
     has_tls: bool,
     has_plain: bool,
 }
@@ -79,8 +83,21 @@ impl Entrance {
     pub(super) fn of(plan: &Plan) -> Self {
         Self {
             trusted_hops: plan.trusted_hops,
+            trusted_proxies: plan.trusted_proxies.clone(),
             has_tls: plan.listeners.iter().any(|item| item.tls.is_some()),
             has_plain: plan.listeners.iter().any(|item| item.tls.is_none()),
+        }
+    }
+}
+
+impl Entrance {
+    /// How many proxies are trusted when this address connects.
+    fn trusted_hops_of(&self, address: IpAddr) -> u32 {
+        let ranges = &self.trusted_proxies;
+        if ranges.is_empty() || ranges.iter().any(|range| range.contains(&address)) {
+            self.trusted_hops
+        } else {
+            0
         }
     }
 }
@@ -247,7 +264,8 @@ fn as_envoy_sets(
         }
     };
     let scheme = if is_tls { "https" } else { "http" };
-    if entrance.trusted_hops == 0 || !headers.contains_key("x-forwarded-proto") {
+    let trusted_hops = entrance.trusted_hops_of(request.client);
+    if trusted_hops == 0 || !headers.contains_key("x-forwarded-proto") {
         set("x-forwarded-proto", scheme.to_owned(), headers);
     }
     let forwarded = headers
@@ -259,7 +277,7 @@ fn as_envoy_sets(
         None => request.client.to_string(),
     };
     // The entry that the outermost trusted proxy wrote; without proxies, who connects.
-    let hops = usize::try_from(entrance.trusted_hops).unwrap_or(usize::MAX);
+    let hops = usize::try_from(trusted_hops).unwrap_or(usize::MAX);
     let entries: Vec<&str> = chain.split(',').map(str::trim).collect();
     let client = (entries.len().checked_sub(hops.saturating_add(1)))
         .and_then(|place| entries.get(place))

@@ -8,6 +8,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
+use ipnet::IpNet;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{Deserialize, Deserializer, Visitor};
 
@@ -87,6 +88,8 @@ text_types! {
     IpAddress(SocketAddr) = ip_address, "an IP address with a port, like `127.0.0.1:8080`", {"type": "string", "examples": ["127.0.0.1:8080", "[::1]:8080"]};
     /// Host and port.
     Address(HostAndPort) = host_and_port, "a host with a port, like `127.0.0.1:8080`", {"type": "string", "examples": ["127.0.0.1:8080", "host.name:80"]};
+    /// A range of IP addresses.
+    AddressRange(IpNet) = address_range, "a range of IP addresses, like `10.0.0.0/8`", {"type": "string", "examples": ["10.0.0.0/8", "192.0.2.7", "fd00::/8"]};
     /// A span of time in milliseconds.
     Duration(u64) = duration, "a duration with its unit, like `5s`", {"type": "string", "pattern": "^[0-9]+(ms|s|m|h)$"};
     /// A size in bytes.
@@ -408,6 +411,26 @@ fn host_and_port(text: &str) -> Result<HostAndPort, String> {
     }
 }
 
+/// A single address is the range of that one.
+fn address_range(text: &str) -> Result<IpNet, String> {
+    if let Ok(address) = text.parse::<IpAddr>() {
+        return Ok(IpNet::from(address));
+    }
+    let Ok(range) = text.parse::<IpNet>() else {
+        return Err(format!(
+            "`{text}` is no range of IP addresses; write an address, or its beginning and how many bits of it count: \
+             `10.0.0.0/8`"
+        ));
+    };
+    if range.trunc() != range {
+        return Err(format!(
+            "the address of `{text}` has more bits than count; write `{}`",
+            range.trunc()
+        ));
+    }
+    Ok(range)
+}
+
 fn duration(text: &str) -> Result<u64, String> {
     const MOST: u64 = 365 * 24 * 3600 * 1000;
     let wrong = || {
@@ -457,8 +480,8 @@ fn size(text: &str) -> Result<u32, String> {
 #[cfg(test)]
 mod tests {
     use super::{
-        duration, header_name, host_and_port, host_pattern, ip_address, method, name, path,
-        plugin_name, regex, size,
+        address_range, duration, header_name, host_and_port, host_pattern, ip_address, method,
+        name, path, plugin_name, regex, size,
     };
 
     #[test]
@@ -469,6 +492,21 @@ mod tests {
             r"\bx\B",
         ] {
             assert_eq!(regex(pattern), Ok(pattern.to_owned()));
+        }
+        assert_eq!(
+            address_range("10.0.0.0/8"),
+            Ok("10.0.0.0/8".parse().unwrap())
+        );
+        assert_eq!(address_range("::1"), Ok("::1/128".parse().unwrap()));
+        for wrong in [
+            "",
+            "10.0.0.1/8",
+            "10.0.0.0/33",
+            "10.0.0",
+            "host",
+            "010.0.0.0/8",
+        ] {
+            assert!(address_range(wrong).is_err(), "{wrong}");
         }
         assert_eq!(duration("250ms"), Ok(250));
         assert_eq!(duration("0s"), Ok(0));
