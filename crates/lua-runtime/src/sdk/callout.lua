@@ -6,7 +6,7 @@
 local core, wait, envoy = ...
 local call, host, text = core.call, core.host, core.text
 local fail, expect, to_text, stage_pairs = core.fail, core.expect, core.to_text, core.stage_pairs
-local type, error, pairs, setmetatable, concat = type, error, pairs, setmetatable, table.concat
+local type, error, pairs, rawlen, setmetatable, concat = type, error, core.pairs, rawlen, setmetatable, table.concat
 local needs_stream, suspendable, suspend = wait.needs_stream, wait.suspendable, wait.suspend
 local own_handle, check_owner = wait.own_handle, wait.check_owner
 local host_callout, host_open_stream, host_timer = host.callout, host.open_stream, host.timer
@@ -118,12 +118,12 @@ end
 
 -- Suspends the handler until something has come of one of the handles, or of the timer.
 local function wait_for(handles, timer, what, level)
-    for i = 1, #handles do
+    for i = 1, rawlen(handles) do
         if handles[i].waiting then
             error(what .. ": another handler waits for it already", level)
         end
     end
-    for i = 1, #handles do
+    for i = 1, rawlen(handles) do
         local handle = handles[i]
         if handle.id ~= nil then
             host_wait_for(call, handle.kind, handle.id)
@@ -132,11 +132,11 @@ local function wait_for(handles, timer, what, level)
     if timer ~= nil then
         host_wait_for(call, TIMER, timer)
     end
-    for i = 1, #handles do
+    for i = 1, rawlen(handles) do
         handles[i].waiting = true
     end
     suspend(what, level + 1)
-    for i = 1, #handles do
+    for i = 1, rawlen(handles) do
         handles[i].waiting = nil
     end
 end
@@ -176,7 +176,7 @@ local function wait_until(done, handles, timeout, what, level)
 end
 
 local function none_is_pending(handles)
-    for i = 1, #handles do
+    for i = 1, rawlen(handles) do
         if not settle(handles[i]) then
             return false
         end
@@ -244,10 +244,10 @@ Stream.__index = Stream
 Stream.__metatable = false
 
 local function check_handles(handles, what, only_callouts)
-    if type(handles) ~= "table" or #handles == 0 then
+    if type(handles) ~= "table" or rawlen(handles) == 0 then
         error(what .. " takes a list of callouts: " .. what .. "({ a, b })", 3)
     end
-    for i = 1, #handles do
+    for i = 1, rawlen(handles) do
         local handle = handles[i]
         local kind = type(handle) == "table" and handle.kind
         if kind ~= CALLOUT and (only_callouts or kind ~= HTTP_STREAM) then
@@ -269,7 +269,7 @@ function callout.wait_all(handles, timeout)
 end
 
 local function first_ready(handles)
-    for i = 1, #handles do
+    for i = 1, rawlen(handles) do
         if is_ready(handles[i]) then
             return i
         end

@@ -39,6 +39,22 @@ local core = {
     BACKGROUND = 7,
 }
 
+-- How the SDK goes through tables of plugins: without their metamethods, so that no code of a plugin's runs in the middle
+-- of a function of the SDK's. `rawlen` and `next` are the other two.
+local next = next
+function core.pairs(value)
+    return next, value
+end
+local function raw_step(value, index)
+    local element = rawget(value, index + 1)
+    if element ~= nil then
+        return index + 1, element
+    end
+end
+function core.ipairs(value)
+    return raw_step, value, 0
+end
+
 -- Raises what a negative answer of the host means, at the plugin's line (or `level` above it).
 function core.fail(answer, level)
     level = (level or 1) + 2

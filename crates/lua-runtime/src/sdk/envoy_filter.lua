@@ -10,7 +10,7 @@ local core, wait, envoy, metric = ...
 local call, host, text = core.call, core.host, core.text
 local fail = core.fail
 local type, error, pairs, tostring, setmetatable = type, error, pairs, tostring, setmetatable
-local rawget, getmetatable, find, format = rawget, getmetatable, string.find, string.format
+local rawget, find, format = rawget, string.find, string.format
 local suspendable, suspend = wait.suspendable, wait.suspend
 local host_header, host_header_count, host_headers = host.header, host.header_count, host.headers
 local host_set, host_add, host_remove = host.set_header, host.add_header, host.remove_header
@@ -417,16 +417,11 @@ function filter.complete(facts, tools, calls)
     filter.request, filter.response = handle(0), handle(1)
 end
 
--- Envoy's LuaJIT goes through its objects with `pairs`, by the metamethod of Lua 5.2.
+-- Envoy's objects are gone through with `pairs`.
 local function pairs_of_all(value)
     local iterate = value ~= nil and filter.iterators[value]
     if iterate then
         return iterate()
-    end
-    local metatable = type(value) == "table" and getmetatable(value)
-    local own = type(metatable) == "table" and rawget(metatable, "__pairs")
-    if own then
-        return own(value)
     end
     return pairs(value)
 end
@@ -435,7 +430,6 @@ end
 -- plugins do not, and what has to be known of the text.
 function filter.note(source, globals)
     globals.pairs = pairs_of_all
-    globals.rawlen = function(value) return #value end
     globals.EnvoyTimestampResolution = { MILLISECOND = 0, MICROSECOND = 1 }
     metric.define_scoped(source)
     if find(source, "bodyChunks", 1, true) or find(source, "trailers", 1, true) then

@@ -1,7 +1,7 @@
 -- What a handle of Envoy's Lua filter does that waits or ends the stream: httpCall and respond.
 local core, wait, filter = ...
 local call, host, text = core.call, core.host, core.text
-local type, error, pairs, tonumber, floor = type, error, pairs, tonumber, math.floor
+local type, error, pairs, tonumber, floor = type, error, core.pairs, tonumber, math.floor
 local find = string.find
 local refuse, to_string = filter.refuse, filter.to_string
 local suspendable, suspend = wait.suspendable, wait.suspend

@@ -5,7 +5,7 @@
 local core, filter, envoy = ...
 local call, host = core.call, core.host
 local fail = core.fail
-local type, error, pairs, next = type, error, pairs, next
+local type, error, pairs, next = type, error, core.pairs, next
 local object, to_string, each, never = filter.object, filter.to_string, filter.each, filter.never
 local get_metadata, set_metadata = envoy.metadata.get, envoy.metadata.set
 local metadata_keys, metadata_namespaces = envoy.metadata.keys, envoy.metadata.namespaces

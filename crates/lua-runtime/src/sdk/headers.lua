@@ -2,7 +2,7 @@
 local core, envoy = ...
 local call, host, text = core.call, core.host, core.text
 local fail, expect, to_text = core.fail, core.expect, core.to_text
-local type, pairs, ipairs, error = type, pairs, ipairs, error
+local type, pairs, ipairs, error = type, core.pairs, core.ipairs, error
 
 local host_header, host_header_count, host_headers = host.header, host.header_count, host.headers
 local host_set, host_add, host_remove = host.set_header, host.add_header, host.remove_header

@@ -4,7 +4,7 @@ local core = ...
 local call, host, text = core.call, core.host, core.text
 local expect = core.expect
 local type, error, next, tostring = type, error, next, tostring
-local setmetatable, rawget, rawset, byte = setmetatable, rawget, rawset, string.byte
+local setmetatable, rawget, rawset, rawlen, byte = setmetatable, rawget, rawset, rawlen, string.byte
 local huge, sort = math.huge, table.sort
 local host_parse = host.json_parse
 local host_begin, host_end = host.json_begin, host.json_end
@@ -309,7 +309,7 @@ local function write(value, key, schema, stack, depth)
             return nil, "the value is nested more than " .. MAX_DEPTH .. " deep, or contains itself"
         end
         stack = stack or {}
-        local count, length = 0, #value
+        local count, length = 0, rawlen(value)
         for _ in next, value do
             count = count + 1
         end

@@ -1,7 +1,7 @@
 -- Loads the plugin's files and finds its handlers; checks and takes in configurations.
 local core, body, config, metric, sandbox, strings, envoy_filter, load_text, seal = ...
 local call, host, text = core.call, core.host, core.text
-local type, error, pcall, pairs, ipairs, tostring = type, error, pcall, pairs, ipairs, tostring
+local type, error, pcall, pairs, ipairs, tostring = type, error, pcall, core.pairs, core.ipairs, tostring
 local gsub, gmatch, find, concat = string.gsub, string.gmatch, string.find, table.concat
 local getinfo, sub = debug.getinfo, string.sub
 local host_file = host.file

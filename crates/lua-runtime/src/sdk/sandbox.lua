@@ -15,7 +15,7 @@ local function copy(from, names)
 end
 
 local globals = copy(_G, {
-    "assert", "error", "getmetatable", "ipairs", "next", "pairs", "pcall", "rawequal", "rawget",
+    "assert", "error", "getmetatable", "ipairs", "next", "pairs", "pcall", "rawequal", "rawget", "rawlen",
     "rawset", "select", "setmetatable", "tonumber", "tostring", "type", "unpack", "_VERSION",
 })
 globals._G = globals

@@ -7,7 +7,7 @@
 local core = ...
 local call, host, text = core.call, core.host, core.text
 local type, error, tostring, tonumber, pcall = type, error, tostring, tonumber, pcall
-local rawget, rawset, rawequal, next = rawget, rawset, rawequal, next
+local rawget, rawset, rawequal, rawlen, next = rawget, rawset, rawequal, rawlen, next
 local sub, byte, match, rep = string.sub, string.byte, string.match, string.rep
 local lower, upper, reverse = string.lower, string.upper, string.reverse
 local concat, insert, floor, ceil = table.concat, table.insert, math.floor, math.ceil
@@ -83,14 +83,13 @@ local function fail(answer)
     core.fail(answer, 2)
 end
 
--- Where a search begins, counted from 0.
+-- Where a search begins, counted from 0; beyond the end nothing is found, as in Lua 5.2.
 local function beginning(init, length)
     if init < 0 then
         init = length + init
         return init < 0 and 0 or init
     end
-    init = init == 0 and 0 or init - 1
-    return init > length and length or init
+    return init == 0 and 0 or init - 1
 end
 
 local function capture(subject, index)
@@ -131,6 +130,9 @@ function strings.find(subject, pattern, init, plain)
         pattern = to_text(pattern, 2)
     end
     local from = init == nil and 0 or beginning(to_integer(init, 3), #subject)
+    if from > #subject then
+        return nil
+    end
     local kind = plain and FIND_TEXT or FIND
     local answer = lua_match(call, kind, subject, #subject, pattern, #pattern, from)
     if answer == 1 then
@@ -151,6 +153,9 @@ function strings.match(subject, pattern, init)
         pattern = to_text(pattern, 2)
     end
     local from = init == nil and 0 or beginning(to_integer(init, 3), #subject)
+    if from > #subject then
+        return nil
+    end
     local answer = lua_match(call, MATCH, subject, #subject, pattern, #pattern, from)
     if answer == 2 then
         return capture(subject, 0)
@@ -378,7 +383,7 @@ function strings.sort(list, before)
     if before ~= nil and type(before) ~= "function" then
         wrong_kind(2, "function", before)
     end
-    sorted(pcall(sort_part, list, 1, #list, before or less))
+    sorted(pcall(sort_part, list, 1, rawlen(list), before or less))
 end
 
 -- Bytes that a function of LuaJIT's works on in C at most, and elements that it joins.
@@ -446,7 +451,7 @@ end
 
 function strings.concat(list, separator, first, last)
     if type(list) == "table" and (separator == nil or type(separator) == "string") then
-        local from, to = first or 1, last or #list
+        local from, to = first or 1, last or rawlen(list)
         if type(from) == "number" and type(to) == "number" and to - from >= MOST_JOINED
             and to - from <= 2147483647 then
             return join_parts(list, separator, from, to)
@@ -501,7 +506,7 @@ function strings.insert(list, ...)
             if not (place >= 0 and place <= 2147483647) then
                 error("bad argument #2 to 'insert' (position out of bounds)", 2)
             end
-            local length = #list
+            local length = rawlen(list)
             if length - place >= MOST_MOVED then
                 place = floor(place)
                 for index = length, place, -1 do
@@ -547,7 +552,7 @@ function strings.getn(list)
     if type(list) ~= "table" then
         wrong_kind(1, "table", list)
     end
-    return #list
+    return rawlen(list)
 end
 
 -- LuaJIT's modules `table.new`, whose sizes are only hints, and `table.clear`.

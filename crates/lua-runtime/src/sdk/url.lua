@@ -2,7 +2,7 @@
 local core, envoy, strings = ...
 local call, host, text = core.call, core.host, core.text
 local expect, fail, to_text, take_pairs = core.expect, core.fail, core.to_text, core.take_pairs
-local type, error, pairs, ipairs = type, error, pairs, ipairs
+local type, error, pairs, ipairs = type, error, core.pairs, core.ipairs
 local sort_texts, concat = strings.sort_texts, strings.concat
 local host_encode, host_decode = host.url_encode, host.url_decode
 local host_parse = host.parse_query

@@ -251,3 +251,47 @@ fn handlers_coroutine_cannot_be_resumed_by_another_handler() {
     probe.wake(timer, &mut slot, &mut stream).unwrap();
     assert_eq!(stream.logged(), ["went on"]);
 }
+
+#[test]
+fn metamethods_of_lua_52_run_in_the_plugins_code_and_not_in_the_sdks() {
+    let logs = logs_of(
+        r#"
+        local ran = {}
+        local function hostile(list)
+            local function note(name)
+                return function() ran[name] = true return next, {}, nil end
+            end
+            return setmetatable(list, { __pairs = note("pairs"), __ipairs = note("ipairs"), __len = note("len") })
+        end
+        envoy.req.set_headers(hostile({ ["x-one"] = hostile({ "a", "b" }) }))
+        envoy.logInfo(table.concat(envoy.req.get_headers()["x-one"], "+"))
+        envoy.logInfo(envoy.json.encode(hostile({ a = hostile({ 1, 2 }) })))
+        envoy.logInfo(envoy.url.build_query(hostile({ tag = hostile({ "a", "b" }) })))
+        local list = hostile({ 3, 1, 2 })
+        table.sort(list)
+        table.insert(list, 4)
+        table.insert(list, 1, 0)
+        envoy.logInfo(table.concat(list, ",") .. table.getn(list) .. rawlen(list) .. select([[#]], unpack(list)))
+        envoy.logInfo(tostring(pcall(envoy.callout.wait_all, hostile({}), 1)))
+        envoy.logInfo(tostring(pcall(envoy.callout.start, hostile({ cluster = "c" }))))
+        envoy.logInfo(tostring(next(ran)))
+        for _ in pairs(list) do end
+        for _ in ipairs(list) do end
+        local _ = #list
+        envoy.logInfo(tostring(ran.pairs) .. tostring(ran.ipairs) .. tostring(ran.len))
+        "#,
+    );
+    assert_eq!(
+        logs,
+        [
+            "a+b",
+            r#"{"a":[1,2]}"#,
+            "tag=a&tag=b",
+            "0,1,2,3,4555",
+            "false",
+            "true",
+            "nil",
+            "truetruetrue",
+        ]
+    );
+}

@@ -12,8 +12,14 @@ function envoy_on_request(handle)
   require("table.clear")(list)
   handle:logInfo(tostring(next(list)))
   handle:logInfo(tostring(load("return 1", "x", "b")) .. load("return 1", "x", "t")())
-  for _, value in pairs(setmetatable({}, { __pairs = function() return next, { "own" }, nil end })) do
+  local function own() return next, { "own" }, nil end
+  local with_metamethods = setmetatable({ 1 }, { __pairs = own, __ipairs = own, __len = function() return 7 end })
+  for _, value in pairs(with_metamethods) do
     handle:logInfo(value)
   end
-  handle:logInfo(tostring(rawlen({ 1, 2 })))
+  for _, value in ipairs(with_metamethods) do
+    handle:logInfo(value)
+  end
+  handle:logInfo(#with_metamethods .. rawlen(with_metamethods) .. table.concat(with_metamethods))
+  handle:logInfo(tostring(("abc"):find("", 10)) .. tostring(("abc"):find("", 4)))
 end
