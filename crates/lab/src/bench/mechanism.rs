@@ -81,7 +81,7 @@ impl Family {
                     workload: "coraza",
                     of: Mechanism::OutriderGo,
                     compared_with: Mechanism::EnvoyGo,
-                    limit: 1.1,
+                    limit: 1.0,
                 }])
                 .collect(),
         }

@@ -9,7 +9,7 @@
 local core, wait, envoy, metric = ...
 local call, host, text = core.call, core.host, core.text
 local fail = core.fail
-local type, error, pairs, tostring, setmetatable = type, error, pairs, tostring, setmetatable
+local type, error, pairs, tonumber, tostring, setmetatable = type, error, pairs, tonumber, tostring, setmetatable
 local rawget, find, format = rawget, string.find, string.format
 local suspendable, suspend = wait.suspendable, wait.suspend
 local host_header, host_header_count, host_headers = host.header, host.header_count, host.headers
@@ -145,7 +145,7 @@ local function header_object(map, phase)
             name = to_string(name, 1, "getAtIndex")
         end
         if type(index) ~= "number" then
-            refuse(2, "getAtIndex", "number", index)
+            index = tonumber(index) or refuse(2, "getAtIndex", "number", index)
         end
         local answer = host_header(call, map, name, #name, index)
         if answer == 1 then

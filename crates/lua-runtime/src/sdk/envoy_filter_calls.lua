@@ -1,7 +1,7 @@
 -- What a handle of Envoy's Lua filter does that waits or ends the stream: httpCall and respond.
 local core, wait, filter = ...
 local call, host, text = core.call, core.host, core.text
-local type, error, pairs, tonumber, floor = type, error, core.pairs, tonumber, math.floor
+local type, error, pairs, tonumber, tostring, floor = type, error, core.pairs, tonumber, tostring, math.floor
 local find = string.find
 local refuse, to_string = filter.refuse, filter.to_string
 local suspendable, suspend = wait.suspendable, wait.suspend
@@ -21,12 +21,23 @@ local function headers_of(count, all)
     return taken
 end
 
--- What Envoy's filter says of a call that brought no response.
+-- What Envoy's filter says of a call that brought no response: a response of its own.
 local function failure(reason)
+    local status, body = "503", "upstream failure"
     if reason == "timeout" then
-        return { [":status"] = "504" }, "upstream request timeout"
+        status, body = "504", "upstream request timeout"
     end
-    return { [":status"] = "503" }, "upstream failure"
+    return { [":status"] = status, ["content-length"] = tostring(#body), ["content-type"] = "text/plain" }, body
+end
+
+-- Headers for the host. Envoy takes texts and numbers.
+local function stage(headers, number, what)
+    for _, value in pairs(headers) do
+        if type(value) == "boolean" then
+            refuse(number, what, "string", value)
+        end
+    end
+    core.stage_pairs(headers, "header")
 end
 
 -- In milliseconds: the longest that a call may take, where the script sets no end.
@@ -91,7 +102,7 @@ local function http_call(_, cluster, headers, body, options, asynchronous)
         error("http call timeout must be >= 0", 2)
     end
     suspendable("httpCall()")
-    core.stage_pairs(headers, "header")
+    stage(headers, 2, "httpCall")
     local started = start(cluster, body, timeout > 0 and timeout or LONGEST)
     local id = call.number
     if asynchronous then
@@ -142,7 +153,7 @@ local function respond(_, headers, body)
             sent[name] = value
         end
     end
-    core.stage_pairs(sent, "header")
+    stage(sent, 1, "respond")
     host_reply(call, status, body, #body, "lua_response", 12, 1)
     suspend("respond()")
 end

@@ -5,5 +5,6 @@
 function envoy_on_request(handle)
   local headers, body = handle:httpCall("lua_cluster",
     { [":method"] = "GET", [":path"] = "/", [":authority"] = "a" }, nil, 5000)
-  handle:logInfo(headers[":status"] .. tostring(body))
+  handle:logInfo(headers[":status"] .. tostring(headers["content-length"] == tostring(#body))
+    .. tostring(headers["content-type"]) .. tostring(body))
 end

@@ -9,7 +9,7 @@ function envoy_on_request(handle)
     .. show(headers:get("x-none")) .. " " .. show(headers:get("x-case")))
   handle:logInfo(show(headers:getAtIndex("x-two", 0)) .. show(headers:getAtIndex("x-two", 1))
     .. show(headers:getAtIndex("x-two", 2)) .. show(headers:getAtIndex("x-two", -1)))
-  handle:logInfo(headers:getNumValues("x-two") .. headers:getNumValues("x-none"))
+  handle:logInfo(headers:getNumValues("x-two") .. headers:getNumValues("x-none") .. show(headers:getAtIndex("x-two", "1")))
   handle:logInfo(show(headers:get(":path")) .. show(headers:get(":method")))
 end
 function envoy_on_response(handle)

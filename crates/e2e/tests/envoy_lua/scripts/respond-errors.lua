@@ -10,6 +10,7 @@ function envoy_on_request(handle)
   attempt(handle, {}, "none")
   attempt(handle, { [":status"] = "100" }, "")
   attempt(handle, { [":status"] = "600" }, "")
+  attempt(handle, { [":status"] = "200", a = true }, "")
 end
 function envoy_on_response(handle)
   attempt(handle, { [":status"] = "200" }, "")
