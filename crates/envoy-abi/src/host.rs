@@ -133,7 +133,11 @@ impl EnvoyHost<'_> {
 
     /// A request's header is about to change: what it says of gRPC is kept. Reads the header, and may list the map for
     /// that: so [`EnvoyHost::known`] is told of the change after this, else it would keep bytes that Envoy frees.
-    #[inline]
+    #[expect(
+        clippy::inline_always,
+        reason = "called once for each header that is changed, and nearly all of it is the call: counted"
+    )]
+    #[inline(always)]
     fn note_grpc(&mut self, map: HeaderMap, name: &[u8]) {
         if name.len() == CONTENT_TYPE.len()
             && map == HeaderMap::RequestHeaders

@@ -14,6 +14,7 @@ use outrider_yaml::{Node, PathSegment};
 use serde::Serialize;
 use serde_json::Value;
 
+use crate::annotations::without_secrets;
 use crate::merge::merge;
 use crate::plan::{Action, Limit, Plan, Switch, Use, chain_key};
 
@@ -109,7 +110,7 @@ pub struct Link {
     pub runtime: Runtime,
     /// The narrowest scope that uses it.
     pub used_by: Origin,
-    /// Its effective configuration.
+    /// Its effective configuration; what its schema marks `writeOnly` is `***`.
     pub config: Value,
     /// Each value of the configuration, with who set it.
     pub settings: Vec<Setting>,
@@ -245,6 +246,10 @@ fn link(entry: &PluginEntry, trail: &[(&str, &Use)], scope: &str, last: &Use) ->
         .map(Node::to_json)
         .filter(|patch| patch.as_object().is_none_or(|patch| !patch.is_empty()))
         .fold(empty, |config, patch| merge(&config, &patch));
+    let config = match &entry.schema {
+        Some(schema) => without_secrets(schema, &config),
+        None => config,
+    };
     let mut settings = Vec::new();
     leaves(&config, &mut Vec::new(), &mut |path, value| {
         let setter = trail.iter().rev().find_map(|(scope, item)| {

@@ -5,6 +5,7 @@
 //! [`explain`] says what one request meets; [`schema`] and [`reference`] describe the file itself. The
 //! same input gives the same bytes.
 
+mod annotations;
 mod compile;
 pub mod envoy;
 mod explain;

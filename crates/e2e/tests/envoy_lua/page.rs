@@ -38,7 +38,12 @@ const ROWS: &[Row] = &[
         "body body-always body-add body-twice body-errors call-then-body",
         Shown,
     ),
-    ("handle", "bodyChunks", "chunks chunks-call chunk-kept", Shown),
+    (
+        "handle",
+        "bodyChunks",
+        "chunks chunks-call chunk-kept",
+        Shown,
+    ),
     (
         "handle",
         "trailers",

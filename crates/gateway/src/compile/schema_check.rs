@@ -4,10 +4,11 @@ use std::collections::BTreeSet;
 
 use jsonschema::error::{TypeKind, ValidationErrorKind};
 use jsonschema::{ValidationError, Validator};
-use outrider_yaml::suggest;
+use outrider_yaml::{PathSegment, suggest};
 use serde_json::Value;
 
 use super::known_names;
+use crate::annotations;
 
 /// The `format` of a text that names an upstream of the gateway.
 const UPSTREAM: &str = "outrider-upstream";
@@ -62,67 +63,30 @@ impl Checker {
         config: &Value,
         upstreams: &BTreeSet<String>,
     ) -> Vec<Violation> {
-        let mut found = Vec::new();
-        self.unknown_upstreams(&self.schema, config, String::new(), upstreams, &mut found);
+        let mut found: Vec<Violation> = Vec::new();
+        // What is too much to look at is not warned of.
+        let _too_much = annotations::describe(&self.schema, config, &mut |path, value, schema| {
+            let Some(name) = value.as_str() else { return };
+            let is_upstream = schema.get("format").and_then(Value::as_str) == Some(UPSTREAM);
+            let pointer = pointer(path);
+            if !is_upstream
+                || upstreams.contains(name)
+                || found.iter().any(|known| known.pointer == pointer)
+            {
+                return;
+            }
+            let names = upstreams.iter().map(String::as_str);
+            found.push(Violation {
+                message: format!(
+                    "{} names the upstream `{name}`, which is not declared",
+                    what(&pointer)
+                ),
+                mend: known_names(name, names, "upstreams:"),
+                pointer,
+                place: Place::Value,
+            });
+        });
         found
-    }
-
-    /// Goes through a configuration beside its schema, as far as `properties`, `items` and references lead.
-    fn unknown_upstreams(
-        &self,
-        schema: &Value,
-        config: &Value,
-        pointer: String,
-        upstreams: &BTreeSet<String>,
-        found: &mut Vec<Violation>,
-    ) {
-        let schema = self.resolved(schema);
-        match config {
-            Value::String(name) => {
-                let is_upstream = schema.get("format").and_then(Value::as_str) == Some(UPSTREAM);
-                if is_upstream && !upstreams.contains(name) {
-                    let names = upstreams.iter().map(String::as_str);
-                    found.push(Violation {
-                        message: format!(
-                            "{} names the upstream `{name}`, which is not declared",
-                            what(&pointer)
-                        ),
-                        mend: known_names(name, names, "upstreams:"),
-                        pointer,
-                        place: Place::Value,
-                    });
-                }
-            }
-            Value::Object(members) => {
-                for (key, value) in members {
-                    let below = schema.get("properties").and_then(|all| all.get(key));
-                    if let Some(below) = below.or_else(|| schema.get("additionalProperties")) {
-                        let key = key.replace('~', "~0").replace('/', "~1");
-                        self.unknown_upstreams(
-                            below,
-                            value,
-                            format!("{pointer}/{key}"),
-                            upstreams,
-                            found,
-                        );
-                    }
-                }
-            }
-            Value::Array(items) => {
-                for (place, item) in items.iter().enumerate() {
-                    if let Some(below) = schema.get("items") {
-                        self.unknown_upstreams(
-                            below,
-                            item,
-                            format!("{pointer}/{place}"),
-                            upstreams,
-                            found,
-                        );
-                    }
-                }
-            }
-            Value::Null | Value::Bool(_) | Value::Number(_) => {}
-        }
     }
 
     fn violation(&self, error: &ValidationError<'_>) -> Vec<Violation> {
@@ -359,6 +323,16 @@ impl Checker {
 }
 
 /// A place in a configuration, in a message.
+/// A path as a JSON pointer (RFC 6901).
+fn pointer(path: &[PathSegment]) -> String {
+    path.iter()
+        .map(|step| match step {
+            PathSegment::Key(key) => format!("/{}", key.replace('~', "~0").replace('/', "~1")),
+            PathSegment::Index(index) => format!("/{index}"),
+        })
+        .collect()
+}
+
 fn what(pointer: &str) -> String {
     match pointer.strip_prefix('/') {
         None => "the configuration".to_owned(),

@@ -416,7 +416,10 @@ fn address_range(text: &str) -> Result<IpNet, String> {
     if let Ok(address) = text.parse::<IpAddr>() {
         return Ok(IpNet::from(address));
     }
-    let Ok(range) = text.parse::<IpNet>() else {
+    // The address has to be one for the standard library, too: `010.0.0.0` is ten to some, and eight to others.
+    let address = text.split('/').next().unwrap_or_default();
+    let range = address.parse::<IpAddr>().ok();
+    let Some(range) = range.and_then(|_| text.parse::<IpNet>().ok()) else {
         return Err(format!(
             "`{text}` is no range of IP addresses; write an address, or its beginning and how many bits of it count: \
              `10.0.0.0/8`"
