@@ -17,10 +17,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::client::{Request, Target};
+use crate::client::{Connection, Request, Target};
 use crate::echo::Echo;
 use crate::random::Random;
 use crate::soak::memory;
+use crate::tls::{Identity, Trust};
 use crate::up::{Up, free_address, save};
 use clients::Clients;
 use report::Report;
@@ -48,12 +49,17 @@ const STILL: Duration = Duration::from_millis(1500);
 /// Saves of a storm, and the time between two.
 const STORM: u64 = 40;
 const STORM_EVERY: Duration = Duration::from_millis(25);
+/// The name that the certificate is for, and the time between its file and its key's.
+pub(crate) const SERVER: &str = "shop.test";
+const BETWEEN_FILES: Duration = Duration::from_millis(100);
 /// What `--drain` says, in seconds.
 const DRAIN: &str = "3";
 
 const GATEWAY: &str = "
 gateway:
-  listeners: [{name: main, address: '{listen}'}]
+  listeners:
+    - {name: main, address: '{listen}'}
+    - {name: secure, address: '{secure}', tls: {certificate: tls.pem, private_key: tls.key}}
   admin: '{admin}'
   workers: 2
   access_log: {path: access.log, format: '%RESPONSE_CODE%'}
@@ -76,6 +82,7 @@ enum Operation {
     Configuration,
     Code,
     Upstream,
+    Certificate,
     Storm,
     Broken,
     Gone,
@@ -89,10 +96,11 @@ enum Operation {
 }
 
 impl Operation {
-    const ALL: [Self; 13] = [
+    const ALL: [Self; 14] = [
         Self::Configuration,
         Self::Code,
         Self::Upstream,
+        Self::Certificate,
         Self::Storm,
         Self::Broken,
         Self::Gone,
@@ -110,6 +118,7 @@ impl Operation {
             Self::Configuration => "a plugin's configuration changes",
             Self::Code => "a plugin's code changes",
             Self::Upstream => "the upstream of all routes is another one",
+            Self::Certificate => "certificate and key are renewed, one file after the other",
             Self::Storm => "40 saves within a second",
             Self::Broken => "a file with a problem is saved, then the good one",
             Self::Gone => "the file is removed, and comes back",
@@ -140,7 +149,7 @@ pub async fn run(options: &OperationsOptions, out: &mut (dyn Write + Send)) -> a
         options.duration.as_secs()
     )?;
     let mut gateway = Gateway::start(&options.outrider, folder.path(), echo.address()).await?;
-    let clients = Clients::start(gateway.files.listen);
+    let clients = Clients::start(gateway.files.listen, gateway.files.secure);
     let mut report = Report::new(options.seed, options.duration);
     let operated = operate(options, &mut gateway, &clients, &mut report, out).await;
     clients.end(&mut report).await;
@@ -226,6 +235,8 @@ async fn operate(
 struct Files {
     folder: PathBuf,
     listen: SocketAddr,
+    /// The listener with TLS.
+    secure: SocketAddr,
     admin: SocketAddr,
     echo: SocketAddr,
     /// What the plugin's configuration says.
@@ -247,6 +258,7 @@ impl Files {
     fn text(&self) -> String {
         GATEWAY
             .replace("{listen}", &self.listen.to_string())
+            .replace("{secure}", &self.secure.to_string())
             .replace("{admin}", &self.admin.to_string())
             .replace("{echo}", &self.echo.to_string())
             .replace("{version}", &self.version.to_string())
@@ -255,6 +267,15 @@ impl Files {
 
     fn write(&self) -> anyhow::Result<()> {
         save(&self.file(), self.text())
+    }
+
+    /// Another certificate with its key, in the same files.
+    async fn renew(&self) -> anyhow::Result<Identity> {
+        let identity = Identity::generate(&[SERVER])?;
+        save(&self.folder.join("tls.pem"), &identity.certificate)?;
+        tokio::time::sleep(BETWEEN_FILES).await;
+        save(&self.folder.join("tls.key"), &identity.private_key)?;
+        Ok(identity)
     }
 
     fn write_code(&self) -> anyhow::Result<()> {
@@ -282,12 +303,14 @@ impl Gateway {
         let files = Files {
             folder: folder.to_owned(),
             listen: free_address()?,
+            secure: free_address()?,
             admin: free_address()?,
             echo,
             version: 0,
             code: 0,
             upstream: 0,
         };
+        files.renew().await?;
         files.write_code()?;
         files.write()?;
         let mut gateway = Self {
@@ -314,6 +337,10 @@ impl Gateway {
                 self.files.upstream += 1;
                 self.files.version += 1;
                 self.files.write()?;
+            }
+            Operation::Certificate => {
+                let identity = self.files.renew().await?;
+                self.wait_renewed(&identity).await?;
             }
             Operation::Storm => {
                 for number in 0..STORM {
@@ -422,6 +449,21 @@ impl Gateway {
             );
             tokio::time::sleep(POLL).await;
         }
+    }
+
+    /// Waits until clients that trust this certificate alone are served.
+    async fn wait_renewed(&self, identity: &Identity) -> anyhow::Result<()> {
+        let trust = Trust::Authority(identity.certificate.clone());
+        let target = Target::http1(self.files.secure).with_tls(SERVER, trust);
+        let began = Instant::now();
+        while let Err(error) = Connection::open(&target).await {
+            ensure!(
+                began.elapsed() < WITHIN,
+                "the certificate is not served within {WITHIN:?}: {error}"
+            );
+            tokio::time::sleep(POLL).await;
+        }
+        Ok(())
     }
 
     async fn wait_said(&self, from: u64, words: &str) -> anyhow::Result<()> {

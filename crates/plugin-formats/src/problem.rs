@@ -10,15 +10,25 @@ use serde::{Deserialize, Serialize};
 pub struct Problem {
     /// The file, as the user named it.
     pub file: String,
-    /// Line, from 1; 0 where the problem is the whole file's.
+    /// Line, from 1; 0, and absent in JSON, where the problem is the whole file's.
+    #[serde(default, skip_serializing_if = "is_zero")]
     pub line: usize,
-    /// Column in characters, from 1; 0 where the problem is the whole line's.
+    /// Column in characters, from 1; 0, and absent in JSON, where the problem is the whole line's.
+    #[serde(default, skip_serializing_if = "is_zero")]
     pub column: usize,
     /// What is wrong, one sentence without a full stop.
     pub message: String,
     /// How to mend it, one sentence without a full stop.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mend: Option<String>,
+}
+
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde hands over a reference"
+)]
+fn is_zero(number: &usize) -> bool {
+    *number == 0
 }
 
 /// Places of the values of one file, by their keys joined by dots: `budgets.time_ms`.

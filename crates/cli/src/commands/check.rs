@@ -41,7 +41,8 @@ pub(crate) struct Arguments {
     #[arg(long)]
     resolve: bool,
     /// Print JSON: {"ok": ..., "problems": [{"file", "line", "column", "message", "mend"}], "warnings":
-    /// [...as problems...], "logs": [{"plugin", "level", "message"}]}
+    /// [...as problems...], "logs": [{"plugin", "level", "message"}]}; without line and column where it is about the
+    /// whole file
     #[arg(long)]
     json: bool,
 }

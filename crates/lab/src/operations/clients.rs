@@ -8,11 +8,15 @@ use std::time::{Duration, Instant};
 use anyhow::ensure;
 use tokio::task::JoinHandle;
 
+use super::SERVER;
 use super::report::Report;
 use crate::client::{ClientError, Connection, Request, Target};
+use crate::tls::Trust;
 
 const HTTP1: usize = 12;
 const HTTP2: usize = 4;
+/// Of each of them, with TLS.
+const WITH_TLS: usize = 2;
 /// How long a request may take: processes stand still meanwhile.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Pause after a connection that was refused.
@@ -43,12 +47,17 @@ pub(super) struct Clients {
 }
 
 impl Clients {
-    pub(super) fn start(address: SocketAddr) -> Self {
+    /// `secure` is the listener with TLS.
+    pub(super) fn start(address: SocketAddr, secure: SocketAddr) -> Self {
         let counts = Arc::new(Counts::default());
         let began = Instant::now();
+        // Which certificate is served is looked at by who renews it.
+        let with_tls = |target: Target| vec![target.with_tls(SERVER, Trust::Anything); WITH_TLS];
         let targets = [
             vec![Target::http1(address); HTTP1],
             vec![Target::http2(address); HTTP2],
+            with_tls(Target::http1(secure)),
+            with_tls(Target::http2(secure)),
         ]
         .concat();
         let (mut answered, mut tasks) = (Vec::new(), Vec::new());
@@ -112,7 +121,7 @@ impl Clients {
         }
         let get = |counter: &AtomicU64| counter.load(Ordering::SeqCst);
         report.seconds = self.began.elapsed().as_secs_f64();
-        report.clients = (HTTP1, HTTP2);
+        report.clients = (HTTP1, HTTP2, 2 * WITH_TLS);
         report.answered = self.answered();
         report.connections = get(&self.counts.connections);
         report.refused = get(&self.counts.refused);

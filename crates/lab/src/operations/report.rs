@@ -24,8 +24,8 @@ pub(super) struct Report {
     wanted: Duration,
     pub(super) seconds: f64,
     pub(super) problems: Vec<String>,
-    /// HTTP/1.1, and HTTP/2.
-    pub(super) clients: (usize, usize),
+    /// HTTP/1.1, HTTP/2, and both with TLS.
+    pub(super) clients: (usize, usize, usize),
     pub(super) answered: u64,
     pub(super) connections: u64,
     /// Connections that were refused while the gateway was stopped.
@@ -46,7 +46,7 @@ impl Report {
             wanted,
             seconds: 0.0,
             problems: Vec::new(),
-            clients: (0, 0),
+            clients: (0, 0, 0),
             answered: 0,
             connections: 0,
             refused: 0,
@@ -100,7 +100,7 @@ impl Report {
             "
 | | |
 |---|--:|
-| clients with HTTP/1.1 keep-alive, and with HTTP/2 | {} and {} |
+| clients with HTTP/1.1 keep-alive, with HTTP/2, and with either and TLS | {}, {} and {} |
 | POST requests answered with 200 | {} |
 | requests without an answer, or with another one | {} |
 | connections | {} |
@@ -115,6 +115,7 @@ gateway before had ended):
 ",
             self.clients.0,
             self.clients.1,
+            self.clients.2,
             self.answered,
             self.lost,
             self.connections,
