@@ -245,7 +245,7 @@ local function storm() while true do envoy.sleep(0) end end
 return {
     version = 'v2',
     on_request_header = function()
-        for _ = 1, 15 do envoy.timer.after(0, storm) envoy.timer.every(1, function() end) end
+        for _ = 1, 15 do envoy.timer.after(0, storm) envoy.timer.every(10, function() end) end
         storm()
     end,
 }",
