@@ -8,6 +8,7 @@ mod apply;
 mod courier;
 mod handover;
 mod machine;
+mod memory;
 mod module;
 mod notify;
 mod places;

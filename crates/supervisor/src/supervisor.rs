@@ -25,6 +25,7 @@ use crate::apply::{self, Applied, Part};
 use crate::courier::{self, Courier};
 use crate::handover::{self, Asked, Door, Offer, Predecessor, Said, Successor};
 use crate::machine::{Action, Event, Exit, Machine};
+use crate::memory;
 use crate::notify::ServiceManager;
 use crate::refusal::{self, Refusal};
 use crate::refusals::{Refusals, Teller};
@@ -166,6 +167,7 @@ pub fn run(settings: Settings, report: &mut dyn FnMut(Report<'_>)) -> anyhow::Re
         health_at: now,
         silent: 0,
         restarts: 0,
+        took_memory: false,
         sockets,
         door: None,
         before: predecessor.map(Before::Waits),
@@ -301,6 +303,8 @@ struct Supervisor<'a> {
     /// Looks at Envoy's health in a row that failed.
     silent: u32,
     restarts: u32,
+    /// A change took memory, which is given back at the next look at Envoy's health.
+    took_memory: bool,
     sockets: Sockets,
     /// Where other commands ask to take over, while this gateway serves.
     door: Option<Door>,
@@ -385,7 +389,10 @@ impl Supervisor<'_> {
 
     fn outcome(&mut self, outcome: Done) -> anyhow::Result<Option<Event<Shared>>> {
         Ok(match outcome {
-            Done::Compiled(compilation) => Some(self.compiled(*compilation)),
+            Done::Compiled(compilation) => {
+                self.took_memory = true;
+                Some(self.compiled(*compilation))
+            }
             Done::Applied(to, applied) => {
                 let change = self.change.take();
                 if change.is_some_and(|change| change.load(Ordering::SeqCst)) {
@@ -393,6 +400,7 @@ impl Supervisor<'_> {
                     return Ok(Some(Event::Ended));
                 }
                 self.refusals.expect(Teller::Log);
+                self.took_memory = true;
                 Some(self.applied(&to, applied))
             }
             Done::Healthy(is_healthy) => {
@@ -1009,6 +1017,9 @@ impl Supervisor<'_> {
         let now = Instant::now();
         if self.starting.is_some() || self.after.is_some() || now < self.health_at {
             return;
+        }
+        if self.change.is_none() && std::mem::take(&mut self.took_memory) {
+            memory::give_back();
         }
         let admin = self.envoy.as_ref().and_then(|envoy| envoy.admin().ok());
         if let Some(admin) = admin.cloned() {
