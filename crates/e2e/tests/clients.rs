@@ -21,11 +21,11 @@ const SOON: Duration = Duration::from_secs(20);
 
 const PROXIES: &str = "
 gateway:
-  listeners: [{name: main, address: '{listen}'}]
+  listeners: [{name: main, address: '{listen}'}, {name: other, address: 'OTHER'}]
   admin: '{admin}'
   workers: 1
   trusted_proxies: [127.0.0.2, 127.0.1.0/24]
-  use: [client]
+  use: [{plugin: client, config: {a: 1, b: 2, c: {d: 3, e: 4, f: 5}, g: 6, h: 7}}]
 plugins:
   client: {source: client.lua}
 projects:
@@ -66,7 +66,10 @@ async fn client_seen(gateway: &Gateway, from: &str) -> String {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn proxies_are_believed_by_the_address_that_they_connect_from() {
     let echo = Echo::start("echo").await.unwrap();
-    let text = PROXIES.replace("ECHO", &echo.address().to_string());
+    let other = outrider_e2e::free_address().unwrap();
+    let text = PROXIES
+        .replace("ECHO", &echo.address().to_string())
+        .replace("OTHER", &other.to_string());
     let files = [("client.lua", CLIENT)];
     let gateway = Gateway::start_with(&text, &files, GatewayOptions::default()).unwrap();
     assert_eq!(client_seen(&gateway, "127.0.0.1").await, "127.0.0.1");
@@ -84,6 +87,17 @@ async fn proxies_are_believed_by_the_address_that_they_connect_from() {
         assert!(began.elapsed() < SOON);
     }
     assert_eq!(client_seen(&gateway, "127.0.0.2").await, "127.0.0.2");
+    // However many listeners and chains carry it, one configuration is one generation.
+    let page = "/outrider/generations?format=json";
+    let began = Instant::now();
+    loop {
+        let told = gateway.admin.get(page).unwrap().body;
+        let told: serde_json::Value = serde_json::from_str(&told).unwrap();
+        if told["generations"].as_array().unwrap().len() == 1 {
+            break;
+        }
+        assert!(began.elapsed() < SOON, "{told}");
+    }
     gateway.stop().unwrap();
     echo.stop().await;
 }

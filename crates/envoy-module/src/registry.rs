@@ -56,7 +56,7 @@ struct State {
 struct KnownCore {
     id: u64,
     core: Weak<Core>,
-    document: Box<[u8]>,
+    document: formats::FilterConfig,
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -90,17 +90,19 @@ impl Registry {
         workers: usize,
     ) -> Result<Arc<Core>, Vec<Refusal>> {
         let filter = self.filter(name);
-        if let Some(core) = filter.newest_of(document) {
+        // Envoy hands one configuration to each listener that has it, with the keys of its mappings in another order each
+        // time: what the document says decides, and not its bytes.
+        let parsed: formats::FilterConfig = read(document).map_err(|refusal| vec![refusal])?;
+        if let Some(core) = filter.newest_of(&parsed) {
             return Ok(core);
         }
-        let parsed: formats::FilterConfig = read(document).map_err(|refusal| vec![refusal])?;
         let mut code = self.living_code();
         let id = self.last_id.fetch_add(1, Ordering::Relaxed) + 1;
         let core = Arc::new(Core::load(
             id,
             name,
             Arc::downgrade(&filter),
-            parsed,
+            parsed.clone(),
             workers,
             &mut code,
         )?);
@@ -130,7 +132,7 @@ impl Registry {
         locked(&filter.state).cores.push(KnownCore {
             id,
             core: Arc::downgrade(&core),
-            document: document.into(),
+            document: parsed,
         });
         *locked(&self.running) = locked(&self.code).values().cloned().collect();
         Ok(core)
@@ -222,12 +224,12 @@ impl Filter {
     }
 
     /// The newest core, if it was made from this document.
-    fn newest_of(&self, document: &[u8]) -> Option<Arc<Core>> {
+    fn newest_of(&self, document: &formats::FilterConfig) -> Option<Arc<Core>> {
         let state = locked(&self.state);
         let known = state
             .cores
             .last()
-            .filter(|known| *known.document == *document)?;
+            .filter(|known| known.document == *document)?;
         known.core.upgrade()
     }
 

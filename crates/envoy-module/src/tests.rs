@@ -256,6 +256,15 @@ fn the_same_code_is_loaded_once_and_dropped_with_its_last_generation() {
         Arc::ptr_eq(&first, &again),
         "the same document is the same generation"
     );
+    let mixed = with(json!({ "m": { "x": 1, "y": 2 }, "n": 1 }));
+    let one = registry.core("f", &mixed, 2).unwrap();
+    let other = with(json!({ "n": 1, "m": { "y": 2, "x": 1 } }));
+    assert_ne!(mixed, other);
+    assert!(
+        Arc::ptr_eq(&one, &registry.core("f", &other, 2).unwrap()),
+        "the order of keys is not the document's"
+    );
+    drop(one);
     let second = registry.core("f", &with(json!({ "n": 2 })), 2).unwrap();
     assert_eq!(registry.living_code().len(), 1);
     let made = registry
