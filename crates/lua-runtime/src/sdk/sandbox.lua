@@ -15,10 +15,23 @@ local function copy(from, names)
 end
 
 local globals = copy(_G, {
-    "assert", "error", "getmetatable", "ipairs", "next", "pairs", "pcall", "rawequal", "rawget", "rawlen",
-    "rawset", "select", "setmetatable", "tonumber", "tostring", "type", "unpack", "_VERSION",
+    "assert", "error", "getmetatable", "next", "pcall", "rawequal", "rawget", "rawlen",
+    "rawset", "select", "setmetatable", "tonumber", "type", "unpack", "_VERSION",
 })
 globals._G = globals
+
+-- LuaJIT's own go on to the metamethod without an instruction of Lua in between: with themselves for it, or each other,
+-- they would go on for ever where no hook counts. A plugin never gets them; these have instructions.
+local ipairs, pairs = ipairs, pairs
+function globals.ipairs(value)
+    return ipairs(value)
+end
+function globals.pairs(value)
+    return pairs(value)
+end
+function globals.tostring(value)
+    return tostring(value)
+end
 
 -- LuaJIT's own xpcall runs the handler of an error where it was raised: for the error that ends an
 -- overdue call this is inside the hook, where no hook can end the handler in its turn.

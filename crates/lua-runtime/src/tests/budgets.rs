@@ -821,3 +821,32 @@ fn loading_and_configurations_have_a_budget_too() {
         assert!(began.elapsed() < Duration::from_mins(1));
     }
 }
+
+#[test]
+fn metamethods_that_are_the_functions_which_call_them_end() {
+    let variants = [
+        "for _ in pairs(setmetatable({}, { __pairs = pairs })) do end",
+        "for _ in ipairs(setmetatable({}, { __ipairs = ipairs })) do end",
+        "pairs(setmetatable({}, { __pairs = ipairs, __ipairs = pairs }))",
+        "local m = { __call = pairs } local t = setmetatable({}, m) m.__pairs = t pairs(t)",
+        "local m = { __call = tostring } local t = setmetatable({}, m) m.__tostring = t tostring(t)",
+        "tostring(setmetatable({}, { __tostring = tostring }))",
+        "string.format('%s', setmetatable({}, { __tostring = tostring }))",
+        "print(setmetatable({}, { __tostring = tostring }))",
+        "error(setmetatable({}, { __tostring = tostring }))",
+        "coroutine.wrap(function() pairs(setmetatable({}, { __pairs = pairs })) end)()",
+        "pcall(pairs, setmetatable({}, { __pairs = pairs })) while true do end",
+        "local t = setmetatable({}, { __call = pcall, __pairs = pcall, __tostring = pcall }) pairs(t) tostring(t) t()",
+        "local t = setmetatable({}, { __index = rawget, __len = rawlen, __eq = rawequal }) local _ = t.x, #t",
+    ];
+    for body in variants {
+        let began = std::time::Instant::now();
+        let probe = on_request(body);
+        let _fault = probe.request(&mut FakeStream::new());
+        assert!(
+            began.elapsed() < std::time::Duration::from_secs(5),
+            "{body}: {:?}",
+            began.elapsed()
+        );
+    }
+}

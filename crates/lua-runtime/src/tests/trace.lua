@@ -68,8 +68,10 @@ local function note_builtins(library, prefix)
     end
     own_libraries[library] = prefix
     for name, value in pairs(library) do
-        if type(value) == "function" and not builtin_names[value] then
-            builtin_names[value] = prefix .. tostring(name)
+        local full = prefix .. tostring(name)
+        -- Of several names, always the same one.
+        if type(value) == "function" and not (builtin_names[value] and builtin_names[value] <= full) then
+            builtin_names[value] = full
         elseif type(value) == "table" then
             note_builtins(value, prefix .. tostring(name) .. ".")
         end
