@@ -114,7 +114,7 @@ projects:
     routes:
       - {match: {prefix: /delay/1}, to: echo}
       - {match: {prefix: /delay/2}, to: echo, max_stream_duration: 0s}
-      - {match: {prefix: /delay/3}, to: echo, max_stream_duration: 1s, timeout: 0s}
+      - {match: {prefix: /delay/3}, to: echo, max_stream_duration: 1s}
       - {match: {prefix: /drops}, to: drops, timeout: 0s}
 upstreams:
   echo: {endpoints: ['ECHO']}

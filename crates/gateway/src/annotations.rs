@@ -13,7 +13,8 @@ const MOST_STEPS: usize = 100_000;
 /// How deep schemas may refer to, or hold, each other for one value.
 const MOST_NESTED: usize = 64;
 
-/// There is more to look at than [`MOST_STEPS`], or it is nested deeper than [`MOST_NESTED`].
+/// There is more to look at than [`MOST_STEPS`], or it is nested deeper than [`MOST_NESTED`]; or a schema refers to another
+/// in a way that is not followed here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct TooMuch;
 
@@ -75,6 +76,15 @@ impl<'s, 'v> Walk<'s, 'v, '_> {
         if self.steps > MOST_STEPS || nested > MOST_NESTED {
             return Err(TooMuch);
         }
+        let refers = |key: &str| schema.get(key).is_some();
+        let is_followed = match schema.get("$ref").and_then(Value::as_str) {
+            Some(reference) => self.target(reference).is_some(),
+            None => true,
+        };
+        let has_own_base = refers("$id") && !std::ptr::eq(schema, self.root);
+        if !is_followed || has_own_base || refers("$dynamicRef") || refers("$recursiveRef") {
+            return Err(TooMuch);
+        }
         (self.visit)(&self.path, value, schema);
         for schema in self.of_the_same(schema) {
             self.value(schema, value, nested + 1)?;
@@ -106,16 +116,37 @@ impl<'s, 'v> Walk<'s, 'v, '_> {
     /// The schemas that are about the same value.
     fn of_the_same(&self, schema: &'s Value) -> Vec<&'s Value> {
         let reference = schema.get("$ref").and_then(Value::as_str);
-        let target = reference.and_then(|text| self.root.pointer(text.strip_prefix('#')?));
+        let target = reference.and_then(|reference| self.target(reference));
+        let dependent = ["dependentSchemas", "dependencies"].into_iter();
+        let dependent = dependent.filter_map(|key| schema.get(key)?.as_object());
         let lists = ["allOf", "anyOf", "oneOf"].into_iter();
         let lists = lists.filter_map(|key| schema.get(key)?.as_array());
-        let single = ["if", "then", "else"].into_iter();
+        // Of keys that are secret, and of a text that is a document with secrets, all is hidden.
+        let single = [
+            "if",
+            "then",
+            "else",
+            "not",
+            "propertyNames",
+            "contentSchema",
+        ]
+        .into_iter();
         let single = single.filter_map(|key| schema.get(key));
         target
             .into_iter()
             .chain(lists.flatten())
             .chain(single)
+            .chain(dependent.flatten().map(|(_, schema)| schema))
             .collect()
+    }
+
+    /// What a reference within the document leads to.
+    fn target(&self, reference: &str) -> Option<&'s Value> {
+        let pointer = reference.strip_prefix('#')?;
+        // Escapes of a URL are left to those who need them.
+        self.root
+            .pointer(pointer)
+            .filter(|_| !pointer.contains('%'))
     }
 }
 
@@ -123,8 +154,15 @@ impl<'s, 'v> Walk<'s, 'v, '_> {
 fn of_member<'s>(schema: &'s Value, key: &str) -> Vec<&'s Value> {
     let named = schema.get("properties").and_then(|all| all.get(key));
     let patterns = schema.get("patternProperties").and_then(Value::as_object);
-    // A pattern that the crate cannot read may match.
-    let may_match = |pattern: &str| Regex::new(pattern).map_or(true, |read| read.is_match(key));
+    // A pattern that the crate cannot read, or reads in its own way, may match.
+    let is_own = |pattern: &str| {
+        ["&&", "--", "~~", "[["]
+            .iter()
+            .any(|part| pattern.contains(part))
+    };
+    let may_match = |pattern: &str| {
+        is_own(pattern) || Regex::new(pattern).map_or(true, |read| read.is_match(key))
+    };
     let by_pattern = patterns
         .into_iter()
         .flatten()
@@ -140,9 +178,12 @@ fn of_member<'s>(schema: &'s Value, key: &str) -> Vec<&'s Value> {
 
 /// The schemas of an item of a list.
 fn of_item(schema: &Value, index: usize) -> Vec<&Value> {
-    let prefix = schema.get("prefixItems").and_then(|items| items.get(index));
+    // Before draft 2020-12, a list in `items` was what `prefixItems` is.
+    let lists = ["prefixItems", "items"].into_iter();
+    let mut lists = lists.filter_map(|key| schema.get(key)?.as_array());
+    let prefix = lists.find_map(|items| items.get(index));
     let of_all = ["contains"].into_iter().filter_map(|key| schema.get(key));
-    let rest = ["items", "unevaluatedItems"].into_iter();
+    let rest = ["items", "additionalItems", "unevaluatedItems"].into_iter();
     let rest = rest.filter_map(|key| schema.get(key));
     let rest = rest.filter(|_| prefix.is_none());
     prefix.into_iter().chain(of_all).chain(rest).collect()
@@ -167,7 +208,9 @@ mod tests {
                 ] } },
                 "pair": { "prefixItems": [{}, { "$ref": "#/$defs/key" }], "items": false },
                 "all": { "writeOnly": true },
+                "old": { "items": [{}, { "writeOnly": true }], "additionalItems": { "writeOnly": true } },
             },
+            "dependentSchemas": { "plain": { "properties": { "dependent": { "writeOnly": true } } } },
             "patternProperties": { "^secret-": { "writeOnly": true } },
             "if": { "properties": { "kind": { "const": "a" } } },
             "then": { "properties": { "when": { "writeOnly": true } } },
@@ -176,20 +219,24 @@ mod tests {
             "plain": "p", "token": { "header": "h", "value": "v" },
             "consumers": { "alice": "k", "bob": ["k1", "k2"] },
             "pair": ["name", "k"], "all": { "a": 1 }, "secret-a": 1, "public-a": 1, "when": "w", "unknown": "u",
+            "old": ["name", "k", "k"], "dependent": "d",
         });
         let shown = json!({
             "plain": "p", "token": { "header": "h", "value": "***" },
             "consumers": { "alice": "***", "bob": "***" },
             "pair": ["name", "***"], "all": "***", "secret-a": "***", "public-a": 1, "when": "***", "unknown": "u",
+            "old": ["name", "***", "***"], "dependent": "***",
         });
         assert_eq!(without_secrets(&schema, &config), shown);
     }
 
     #[test]
     fn schema_without_end_hides_everything() {
+        let elsewhere = json!({ "properties": { "a": { "$ref": "#secret" } } });
+        let dynamic = json!({ "properties": { "a": { "$dynamicRef": "#secret" } } });
         let circular = json!({ "allOf": [{ "$ref": "#" }] });
         let branching = json!({ "anyOf": [{ "$ref": "#" }, { "$ref": "#" }, { "$ref": "#" }] });
-        for schema in [circular, branching] {
+        for schema in [circular, branching, elsewhere, dynamic] {
             assert_eq!(without_secrets(&schema, &json!({ "a": "b" })), json!("***"));
         }
     }

@@ -533,8 +533,8 @@ pub(crate) struct Route {
     /// `gateway.timeouts.stream_idle`.
     #[serde(default)]
     pub(crate) idle_timeout: Field<Duration>,
-    /// How long a whole stream, request and response, may last, however much of it moves; `0s` is no limit. Default:
-    /// `gateway.timeouts.max_stream_duration`.
+    /// How long a whole stream, request and response, may last, however much of it moves; `0s` is no limit. In place of
+    /// `timeout`, whose default does not hold then, either. Default: `gateway.timeouts.max_stream_duration`.
     #[serde(default)]
     pub(crate) max_stream_duration: Field<Duration>,
     /// When a request is sent again.

@@ -1,6 +1,6 @@
 //! `gateway`: listeners and what holds for all.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
 use ipnet::IpNet;
@@ -136,7 +136,9 @@ fn trusted(
         );
     }
     let ranges = ranges.value.iter().filter_map(Field::value);
-    (hops.unwrap_or(1), ranges.map(|range| range.0).collect())
+    // Envoy refuses a range that is there twice.
+    let ranges: BTreeSet<IpNet> = ranges.map(|range| range.0).collect();
+    (hops.unwrap_or(1), ranges.into_iter().collect())
 }
 
 fn timeouts(written: Option<&model::ClientTimeouts>) -> ClientTimeouts {

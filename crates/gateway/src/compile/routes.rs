@@ -202,6 +202,17 @@ fn action(
     if let Some(location) = route.rewrite_prefix.location() {
         needs_prefix(context, origin, location, "rewrite_prefix", route);
     }
+    if let (Some(location), false) = (
+        route.timeout.location(),
+        route.max_stream_duration.is_missing(),
+    ) {
+        context.problem(
+            origin,
+            location,
+            format!("{what} has `timeout` and `max_stream_duration`, of which Envoy follows the second alone"),
+            "remove one of them",
+        );
+    }
     let retries = route
         .retries
         .get()

@@ -50,9 +50,10 @@ impl Checker {
     }
 
     pub(super) fn violations(&self, config: &Value) -> Vec<Violation> {
+        let shown = annotations::without_secrets(&self.schema, config);
         self.validator
             .iter_errors(config)
-            .flat_map(|error| self.violation(&error))
+            .flat_map(|error| self.violation(&error, &shown))
             .collect()
     }
 
@@ -89,7 +90,8 @@ impl Checker {
         found
     }
 
-    fn violation(&self, error: &ValidationError<'_>) -> Vec<Violation> {
+    /// `shown` is the configuration without its secrets.
+    fn violation(&self, error: &ValidationError<'_>, shown: &Value) -> Vec<Violation> {
         let pointer = error.instance_path().as_str().to_owned();
         let at = |place, message: String, mend: String| Violation {
             pointer: pointer.clone(),
@@ -97,7 +99,13 @@ impl Checker {
             message,
             mend,
         };
-        let found = short(error.instance());
+        // Within a secret nothing is shown.
+        let seen = shown.pointer(&pointer);
+        let is_secret = seen != Some(error.instance().as_ref());
+        let found = match seen {
+            Some(seen) => short(seen),
+            None => "a secret".to_owned(),
+        };
         let what = what(&pointer);
         let value = |message: String, mend: &str| vec![at(Place::Value, message, mend.to_owned())];
         match error.kind() {
@@ -248,6 +256,7 @@ impl Checker {
                     "see the plugin's README",
                 ),
             },
+            _ if is_secret => value(format!("{what}: {}", error.masked_with("a secret")), ""),
             _ => value(format!("{what}: {error}"), ""),
         }
     }

@@ -281,6 +281,7 @@ fn as_envoy_sets(
     let entries: Vec<&str> = chain.split(',').map(str::trim).collect();
     let client = (entries.len().checked_sub(hops.saturating_add(1)))
         .and_then(|place| entries.get(place))
+        .filter(|entry| entry.parse::<IpAddr>().is_ok())
         .map_or_else(|| request.client.to_string(), |entry| (*entry).to_owned());
     set("x-envoy-external-address", client, headers);
     headers.insert("x-forwarded-for".to_owned(), vec![chain]);
