@@ -550,7 +550,7 @@ async fn stop_that_comes_while_the_old_envoy_drains_reaches_the_new_command() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn command_that_cannot_take_over_changes_nothing() {
     let echo = Echo::start("echo").await.unwrap();
-    let gateway = start(&echo);
+    let mut gateway = start(&echo);
     let load = Steady::start(&gateway);
     load.go_on().await;
     let file = gateway.file();
@@ -579,10 +579,23 @@ async fn command_that_cannot_take_over_changes_nothing() {
     let run = arguments(outrider_e2e::module().unwrap().to_str().unwrap());
     assert_eq!(run.code, 1, "{run}");
     assert!(run.stderr.contains("nobody"), "{run}");
+    let mark = gateway.output.mark();
+    gateway.signal("USR2").unwrap();
+    gateway
+        .output
+        .wait_after(mark, "the command that was to take over ended", SOON)
+        .unwrap();
     load.go_on().await;
     load.end().await;
     // Changes are applied again.
     fs::write(&file, good.replace("version: one", "version: two")).unwrap();
+    wait_version(&gateway, "two").await;
+    // Envoy's sockets are where they were: it is started again, and another command takes over.
+    let envoy = gateway.envoy_process().unwrap();
+    signal(envoy, "KILL").unwrap();
+    gateway.output.wait("serving again", SOON).unwrap();
+    wait_version(&gateway, "two").await;
+    gateway.take_over(&["--drain", "1"]).unwrap();
     wait_version(&gateway, "two").await;
     gateway.stop().unwrap();
     echo.stop().await;
@@ -833,19 +846,20 @@ async fn folder_of_includes_that_is_gone_for_a_moment_takes_nothing_away() {
 async fn last_good_configuration_has_what_the_next_start_takes_up() {
     let echo = Echo::start("echo").await.unwrap();
     let gateway = start(&echo);
-    let workers = || {
-        let kept = gateway.state("last-good.json").unwrap();
-        kept["workers"].as_u64()
+    // It is written once Envoy has answered.
+    let wait = async |workers: u64| {
+        let began = Instant::now();
+        let kept = || gateway.state("last-good.json").ok()?["workers"].as_u64();
+        while kept() != Some(workers) {
+            assert!(began.elapsed() < SOON, "{}", gateway.output.text());
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
     };
-    assert_eq!(workers(), Some(1));
+    wait(1).await;
     gateway
         .save(&yaml(&echo).replace("  workers: 1", "  workers: 2"))
         .unwrap();
-    let began = Instant::now();
-    while workers() != Some(2) {
-        assert!(began.elapsed() < SOON, "{}", gateway.output.text());
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+    wait(2).await;
     gateway.stop().unwrap();
     echo.stop().await;
 }

@@ -45,8 +45,11 @@ pub enum Report<'a> {
         /// Listeners whose connections drain because the change replaced them.
         replaced: Vec<String>,
     },
-    /// The file says again what is served.
-    InStep,
+    /// The file was read, and says what is served.
+    InStep {
+        /// Whether it did not before.
+        was_refused: bool,
+    },
     /// Envoy refused a part of a change, and serves what it served before.
     Declined {
         /// What the part is: `routes`.

@@ -194,13 +194,16 @@ pub fn run(settings: Settings, report: &mut dyn FnMut(Report<'_>)) -> anyhow::Re
     }
 }
 
-/// Where Envoys talk that take over from each other.
+/// Where Envoys talk that take over from each other. The gateway that serves owns the folder, and is the only one that may
+/// remove it.
 #[derive(Debug)]
 enum Sockets {
-    /// In the state folder, or one that the gateway before made.
-    At(PathBuf),
-    /// The path of the state folder is too long for sockets.
+    /// This gateway's: in the state folder, or inherited from the gateway before.
+    Own(PathBuf),
+    /// This gateway's: the path of the state folder is too long for sockets.
     Temporary(tempfile::TempDir),
+    /// Of the gateway that this one takes over from and which still serves, or of the one that has taken over.
+    Others(PathBuf),
     /// This machine has no shared memory, which Envoy needs for it.
     Nowhere,
 }
@@ -208,7 +211,7 @@ enum Sockets {
 impl Sockets {
     fn new(state: &State, before: Option<&Predecessor>) -> Self {
         if let Some(before) = before {
-            return Self::At(before.offer.sockets.clone());
+            return Self::Others(before.offer.sockets.clone());
         }
         let writable = rustix::fs::Access::WRITE_OK | rustix::fs::Access::EXEC_OK;
         if rustix::fs::access("/dev/shm", writable).is_err() {
@@ -219,7 +222,7 @@ impl Sockets {
             // Left by an earlier run; this process holds the folder.
             let _ = std::fs::remove_dir_all(&folder);
             if crate::state::create_private(&folder).is_ok() {
-                return Self::At(folder);
+                return Self::Own(folder);
             }
         }
         match tempfile::Builder::new().prefix("outrider-").tempdir() {
@@ -230,22 +233,39 @@ impl Sockets {
 
     fn folder(&self) -> Option<&Path> {
         match self {
-            Self::At(folder) => Some(folder),
+            Self::Own(folder) | Self::Others(folder) => Some(folder),
             Self::Temporary(folder) => Some(folder.path()),
             Self::Nowhere => None,
         }
     }
 
-    /// Leaves the folder to the gateway that takes over.
-    fn leave(&mut self) {
-        if let Self::Temporary(folder) = std::mem::replace(self, Self::Nowhere) {
-            *self = Self::At(folder.keep());
+    /// Makes the folder again where somebody has removed it: a program that tidies up `/tmp`, a person.
+    fn restore(&self) -> anyhow::Result<()> {
+        match self {
+            Self::Own(folder) => crate::state::create_private(folder),
+            Self::Temporary(folder) => crate::state::create_private(folder.path()),
+            Self::Others(_) | Self::Nowhere => Ok(()),
         }
     }
 
-    /// Removes the folder.
+    /// Takes the folder of the gateway before, which has left it.
+    fn inherit(&mut self) {
+        if let Self::Others(folder) = self {
+            *self = Self::Own(std::mem::take(folder));
+        }
+    }
+
+    /// Leaves the folder to the gateway that takes over.
+    fn leave(&mut self) {
+        *self = match std::mem::replace(self, Self::Nowhere) {
+            Self::Own(folder) => Self::Others(folder),
+            Self::Temporary(folder) => Self::Others(folder.keep()),
+            other => other,
+        };
+    }
+    /// Removes the folder, unless it is another gateway's. A temporary one goes by itself.
     fn remove(&self) {
-        if let Self::At(folder) = self {
+        if let Self::Own(folder) = self {
             let _ = std::fs::remove_dir_all(folder);
         }
     }
@@ -476,11 +496,12 @@ impl Supervisor<'_> {
             .filter(|served| served.files == revision.files && served.workers == revision.workers);
         let same = served.map(Arc::clone);
         self.said = Some(Arc::clone(&revision));
-        if self.refusal.take().is_some() {
+        let was_refused = self.refusal.take().is_some();
+        if was_refused {
             self.health_at = Instant::now();
-            if same.is_some() {
-                (self.report)(Report::InStep);
-            }
+        }
+        if same.is_some() {
+            (self.report)(Report::InStep { was_refused });
         }
         Event::Compiled(same.unwrap_or(revision))
     }
@@ -591,6 +612,7 @@ impl Supervisor<'_> {
         let Some(folder) = self.sockets.folder().map(Path::to_owned) else {
             return Ok(None);
         };
+        self.sockets.restore()?;
         let mut from = None;
         if let Some(Before::Waits(mut predecessor)) = self.before.take() {
             predecessor.starting()?;
@@ -666,6 +688,7 @@ impl Supervisor<'_> {
                 (self.report)(Report::Warning(&error));
                 self.state.inherit()?;
             }
+            self.sockets.inherit();
             self.before = Some(Before::Drains {
                 predecessor,
                 since: Instant::now(),
@@ -685,7 +708,8 @@ impl Supervisor<'_> {
             restarts: self.restarts,
         });
         self.silent = 0;
-        self.health_at = Instant::now() + HEALTH;
+        // At once: it tells this Envoy whether the file is served.
+        self.health_at = Instant::now();
         self.kept(revision);
         self.manager.ready();
         self.tell_status();
@@ -903,10 +927,17 @@ impl Supervisor<'_> {
     }
 
     fn can_be_taken_over(&self) -> Result<(), String> {
-        if self.sockets.folder().is_none() {
+        let Some(folder) = self.sockets.folder() else {
             return Err("Envoy cannot hand its sockets over here: it needs a /dev/shm that it may write to, and a \
                         temporary folder with a short path"
                 .to_owned());
+        };
+        if !folder.is_dir() {
+            return Err(format!(
+                "its Envoy hands sockets over through the folder {}, which somebody has removed; stop the gateway, and start \
+                 it again",
+                folder.display()
+            ));
         }
         if matches!(self.before, Some(Before::Drains { .. })) {
             return Err(
@@ -1083,9 +1114,7 @@ impl Supervisor<'_> {
         }
         apply::forget_all_secrets(&self.state.run_folder());
         self.state.forget_run();
-        if exit != Exit::TakenOver {
-            self.sockets.remove();
-        }
+        self.sockets.remove();
         // It waits for this gateway's end, and this process may go on as its parent.
         if let Some(after) = self.after.take() {
             after.successor.dismiss();

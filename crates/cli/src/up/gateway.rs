@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use outrider_envoy_process::Search;
@@ -20,6 +20,8 @@ use crate::up::changes::RestartOnly;
 use crate::up::{changes, log_view, served};
 
 const TAKE_OVER: &str = "--take-over";
+/// Editors save more than once: what follows within this time is not told again.
+const SAME_SAVE: Duration = Duration::from_secs(1);
 
 /// Runs a gateway until it is asked to stop.
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
@@ -47,6 +49,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
         version: found.version.to_string(),
         served: false,
         told: Vec::new(),
+        told_at: Instant::now(),
         started: None,
     };
     let exit = supervisor::run(settings, &mut |report| words.say(report));
@@ -80,11 +83,28 @@ struct Words {
     served: bool,
     /// The problems that were told last; none since the file had none.
     told: Vec<Problem>,
+    /// When what came of the file was told last.
+    told_at: Instant,
     started: Option<RestartOnly>,
 }
 
 impl Words {
     fn say(&mut self, report: Report<'_>) {
+        let is_outcome = matches!(
+            report,
+            Report::Refused(_)
+                | Report::Serving { .. }
+                | Report::Applied { .. }
+                | Report::InStep { .. }
+                | Report::Declined { .. }
+        );
+        self.tell(report);
+        if is_outcome {
+            self.told_at = Instant::now();
+        }
+    }
+
+    fn tell(&mut self, report: Report<'_>) {
         match report {
             Report::Refused(problems) => self.refused(problems),
             Report::Fallback => output::warning(
@@ -141,10 +161,13 @@ impl Words {
                     ));
                 }
             }
-            Report::InStep => output::line(format_args!(
+            Report::InStep { was_refused: true } => output::line(format_args!(
                 "{}: the file is again as what is served",
                 Styled(GOOD, "no problems")
             )),
+            Report::InStep { was_refused: false } if self.told_at.elapsed() > SAME_SAVE => {
+                output::line("no changes: the file says what is served");
+            }
             Report::Declined { part, reason } => output::note(format_args!(
                 "{} the {part}: {reason}\n{}",
                 Styled(BAD, "Envoy refused"),
@@ -202,8 +225,18 @@ impl Words {
     }
 
     fn refused(&mut self, problems: &[Problem]) {
-        // Editors save more than once.
         if self.told == problems {
+            if self.told_at.elapsed() > SAME_SAVE {
+                output::note(format_args!(
+                    "{} for the same {} as before; what worked goes on",
+                    Styled(BAD, "still refused,"),
+                    if problems.len() == 1 {
+                        "problem"
+                    } else {
+                        "problems"
+                    }
+                ));
+            }
             return;
         }
         output::problems(problems);

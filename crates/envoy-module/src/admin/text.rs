@@ -30,7 +30,7 @@ pub(super) fn all(state: &State) -> String {
 /// The gateway's file.
 pub(super) fn file(file: Option<&File>) -> String {
     let Some(File { path, refused }) = file else {
-        return "no file: this Envoy does not run under `outrider up`\n".to_owned();
+        return "no file was named: this Envoy does not run under `outrider up`, or began a moment ago\n".to_owned();
     };
     let path = plain(path);
     let Some(refused) = refused else {

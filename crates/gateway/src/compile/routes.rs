@@ -216,7 +216,7 @@ fn action(
     let retries = route
         .retries
         .get()
-        .and_then(|retries| self::retries(context, origin, retries));
+        .and_then(|retries| self::retries(context, origin, retries, &route.timeout));
     let upgrades = upgrades(context, origin, &route.upgrades);
     let mirror = route
         .mirror
@@ -491,6 +491,7 @@ fn retries(
     context: &mut Context<'_>,
     origin: &Origin,
     retries: &Located<model::Retries>,
+    all: &Field<text::Duration>,
 ) -> Option<Retries> {
     let on = context.required(
         origin,
@@ -515,6 +516,18 @@ fn retries(
             timeout.location,
             "`per_try_timeout` is zero",
             "write a duration above zero, or remove the key",
+        );
+    }
+    if let (Some(attempt), Some(all)) = (retries.value.per_try_timeout.get(), all.get())
+        && all.value.0 > 0
+        && attempt.value.0 >= all.value.0
+    {
+        context.warn(
+            origin,
+            attempt.location,
+            "`per_try_timeout` is not shorter than the route's `timeout`, which ends the request first: no attempt is made anew \
+             because one took too long",
+            "make `timeout` longer, or `per_try_timeout` shorter",
         );
     }
     Some(Retries {

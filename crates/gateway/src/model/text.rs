@@ -252,7 +252,8 @@ fn regex(text: &str) -> Result<String, String> {
 
 fn upgrade(text: &str) -> Result<String, String> {
     let name = text.to_ascii_lowercase();
-    if ["connect", "connect-udp", "h2c"].contains(&&*name) || name.starts_with("tls") {
+    if ["connect", "connect-ip", "connect-udp", "h2c"].contains(&&*name) || name.starts_with("tls")
+    {
         return Err(format!(
             "Outrider does not upgrade connections to `{text}`; write `websocket`, or another protocol of HTTP/1.1's \
              `upgrade` header"
