@@ -20,6 +20,7 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
     ("yaml", &["plugin-formats"]),
     ("envoy-abi", &["plugin-api"]),
     ("signatures", &[]),
+    ("lanes", &[]),
     ("vm-pool", &["plugin-api"]),
     ("lua-runtime", &["plugin-api", "signatures", "vm-pool"]),
     ("wasm-runtime", &["plugin-api", "signatures", "vm-pool"]),
