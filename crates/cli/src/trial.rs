@@ -225,6 +225,7 @@ fn load_module(
         options: outrider_plugin_testkit::wasm_options(&entry.wasm),
         clock: Clock::default(),
         background: None,
+        late_metrics: None,
         share: 100,
         cpu_clock: outrider_lua_runtime::thread_clock(),
     };

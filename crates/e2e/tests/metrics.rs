@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use outrider_e2e::Gateway;
+use outrider_e2e::{Gateway, Guest};
 use outrider_lab::client::Request;
 use outrider_lab::echo::Echo;
 
@@ -169,6 +169,96 @@ async fn counts_go_on_when_the_configuration_changes() {
     assert_eq!(metric(&gateway, "shop_requests").1, 10);
     let response = gateway.send(Request::get("/status/200")).await.unwrap();
     assert_eq!(response.json()["headers"]["x-seen"][0], "12");
+    gateway.stop().unwrap();
+    echo.stop().await;
+}
+
+/// A guest that defines a counter, a gauge and a histogram when the first request comes, in each of its VMs.
+fn late_guest() -> Vec<u8> {
+    let mut guest = Guest::default();
+    let names = ["late_requests", "late_level", "late_sizes"].map(|name| guest.text(name));
+    let [requests, level, sizes] = names;
+    guest
+        .import(r#"(import "env" "proxy_define_metric" (func $define (param i32 i32 i32 i32) (result i32)))"#)
+        .import(r#"(import "env" "proxy_increment_metric" (func $increment (param i32 i64) (result i32)))"#)
+        .import(r#"(import "env" "proxy_record_metric" (func $record (param i32 i64) (result i32)))"#)
+        .function(&format!(
+            r#"
+  (func (export "proxy_on_request_headers") (param i32 i32 i32) (result i32)
+    (drop (call $define (i32.const 0) {requests} (i32.const 40)))
+    (drop (call $define (i32.const 1) {level} (i32.const 44)))
+    (drop (call $define (i32.const 2) {sizes} (i32.const 48)))
+    (drop (call $increment (i32.load (i32.const 40)) (i64.const 2)))
+    (drop (call $record (i32.load (i32.const 44)) (i64.const 7)))
+    (drop (call $record (i32.load (i32.const 48)) (i64.const 100)))
+    (i32.const 0))"#
+        ));
+    guest.module().unwrap()
+}
+
+/// Also on a second worker, and through changes of the configuration, by the same name.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn metric_that_a_guest_defines_late_shows_at_once() {
+    let echo = Echo::start("echo").await.unwrap();
+    let yaml = "
+gateway:
+  listeners: [{name: main, address: '{listen}'}]
+  admin: '{admin}'
+  workers: 2
+plugins:
+  late: {source: late.wasm}
+  moody: {source: moody.lua}
+projects:
+  - name: shop
+    hosts: ['*']
+    use: [late, moody]
+    routes: [{match: {prefix: /}, to: echo}]
+upstreams:
+  echo: {endpoints: ['ECHO']}
+"
+    .replace("ECHO", &echo.address().to_string());
+    let module = tempfile::NamedTempFile::with_suffix(".wasm").unwrap();
+    std::fs::write(module.path(), late_guest()).unwrap();
+    let yaml = yaml.replace("late.wasm", module.path().to_str().unwrap());
+    let files = [("moody.lua", MOODY)];
+    let gateway =
+        Gateway::start_with(&yaml, &files, outrider_e2e::GatewayOptions::default()).unwrap();
+    assert_eq!(gateway.admin.stats("late_requests").unwrap().len(), 0);
+    // A connection for each request: both workers have some.
+    for _ in 0..8 {
+        gateway.send(Request::get("/status/200")).await.unwrap();
+    }
+    assert_eq!(
+        metric(&gateway, "late_requests"),
+        (
+            "dynamicmodulescustom.outrider.late.counter.metric.wasmcustom.late_requests".to_owned(),
+            16
+        )
+    );
+    assert_eq!(metric(&gateway, "late_level").1, 7);
+    let page = gateway
+        .admin
+        .get("/stats/prometheus?filter=outrider.late")
+        .unwrap()
+        .body;
+    for line in [
+        r#"outrider_late_counter{metric="wasmcustom.late_requests"} 16"#,
+        r#"outrider_late_gauge{metric="wasmcustom.late_level"} 7"#,
+        r#"outrider_late_histogram_count{metric="wasmcustom.late_sizes"}"#,
+    ] {
+        assert!(page.contains(line), "{page}");
+    }
+    gateway
+        .update(&yaml.replace(
+            "moody: {source: moody.lua}",
+            "moody: {source: moody.lua, failure_policy: open}",
+        ))
+        .unwrap();
+    for _ in 0..4 {
+        gateway.send(Request::get("/status/200")).await.unwrap();
+    }
+    assert_eq!(metric(&gateway, "late_requests").1, 24);
+    assert_eq!(metric(&gateway, "late_level").1, 7);
     gateway.stop().unwrap();
     echo.stop().await;
 }

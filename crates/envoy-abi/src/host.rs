@@ -16,7 +16,7 @@ use smallvec::SmallVec;
 use crate::callbacks::Callbacks;
 use crate::known_headers::{Known, KnownHeaders, MOST_HEADERS, Name};
 use crate::metadata_kinds::{self, Kind};
-use crate::module::FilterConfig;
+use crate::module::{EnvoyMetric, FilterConfig, MetricTable};
 use crate::raw::{
     EnvoyBuffer, EnvoyHeader, FilterPtr, ModuleBuffer, ModuleHeader, TimingInfo, body_type,
     header_type, metadata_source, timing,
@@ -256,6 +256,24 @@ pub(crate) fn milliseconds(limit: Option<Duration>) -> u64 {
     limit.map_or(0, |limit| {
         u64::try_from(limit.as_millis().max(1)).unwrap_or(u64::MAX)
     })
+}
+
+/// A metric in Envoy, with the value of its label if it is one of a family.
+#[inline]
+fn in_envoy(
+    table: &dyn MetricTable,
+    metric: MetricId,
+) -> Option<(EnvoyMetric, Option<ModuleBuffer>)> {
+    if let Some(envoy) = table.envoy(metric) {
+        return Some((envoy, None));
+    }
+    let (family, label) = table.late(metric)?;
+    Some((family, Some(ModuleBuffer::new(label.as_bytes()))))
+}
+
+/// Address and number of a metric's labels.
+fn labels(label: Option<&ModuleBuffer>) -> (*const ModuleBuffer, usize) {
+    label.map_or((ptr::null(), 0), |label| (ptr::from_ref(label), 1))
 }
 
 impl Host for EnvoyHost<'_> {
@@ -867,7 +885,7 @@ impl Host for EnvoyHost<'_> {
 
     fn add_metric(&mut self, metric: MetricId, amount: i64) {
         let table = self.config.metrics();
-        let Some(envoy) = table.envoy(metric) else {
+        let Some((envoy, label)) = in_envoy(table, metric) else {
             return;
         };
         let change = match envoy.kind {
@@ -876,14 +894,15 @@ impl Host for EnvoyHost<'_> {
             MetricKind::Gauge => self.callbacks.http_filter_decrement_gauge,
             MetricKind::Counter | MetricKind::Histogram => return,
         };
+        let (labels, count) = labels(label.as_ref());
         // SAFETY: the filter is alive during its hook, and of the configuration that defined the
-        // metric; no labels were announced.
+        // metric, with as many labels; the label outlives the call.
         unsafe {
             change(
                 self.filter,
                 envoy.id(),
-                ptr::null(),
-                0,
+                labels,
+                count,
                 amount.unsigned_abs(),
             )
         };
@@ -892,7 +911,7 @@ impl Host for EnvoyHost<'_> {
 
     fn record_metric(&mut self, metric: MetricId, value: u64) {
         let table = self.config.metrics();
-        let Some(envoy) = table.envoy(metric) else {
+        let Some((envoy, label)) = in_envoy(table, metric) else {
             return;
         };
         let record = match envoy.kind {
@@ -900,8 +919,9 @@ impl Host for EnvoyHost<'_> {
             MetricKind::Histogram => self.callbacks.http_filter_record_histogram_value,
             MetricKind::Counter => return,
         };
+        let (labels, count) = labels(label.as_ref());
         // SAFETY: as for `add_metric`.
-        unsafe { record(self.filter, envoy.id(), ptr::null(), 0, value) };
+        unsafe { record(self.filter, envoy.id(), labels, count, value) };
         table.note(metric, i64::try_from(value).unwrap_or(i64::MAX), true);
     }
 

@@ -57,6 +57,8 @@ pub trait FilterConfig: Send + Sync {
 pub trait MetricTable {
     /// The metric in Envoy, for filters of this configuration.
     fn envoy(&self, metric: MetricId) -> Option<EnvoyMetric>;
+    /// The family of a metric that was defined after this configuration, and the value of the family's label.
+    fn late(&self, metric: MetricId) -> Option<(EnvoyMetric, &str)>;
     /// Notes a change, for [`MetricTable::value`]: an amount added, or for `set` the new value.
     fn note(&self, metric: MetricId, amount: i64, set: bool);
     /// The value of a counter or gauge as noted.
@@ -103,20 +105,47 @@ impl<'a> ConfigContext<'a> {
     /// Defines a metric of this filter configuration. `None`: Envoy refuses, because of the name or
     /// because its statistics are frozen.
     pub fn define_metric(&self, kind: MetricKind, name: &str) -> Option<EnvoyMetric> {
+        self.define(kind, name, None)
+    }
+
+    /// Defines a family of metrics that differ by the value of one label. As [`Self::define_metric`].
+    pub fn define_family(&self, kind: MetricKind, name: &str, label: &str) -> Option<EnvoyMetric> {
+        self.define(kind, name, Some(label))
+    }
+
+    /// Keeps the value of a counter or a gauge of a family for this filter configuration. Envoy frees a metric with
+    /// the last filter configuration that has written to it. Histograms have no such values.
+    pub fn keep_of_family(&self, family: EnvoyMetric, label: &str) {
+        let add = match family.kind {
+            MetricKind::Counter => self.callbacks.http_filter_config_increment_counter,
+            MetricKind::Gauge => self.callbacks.http_filter_config_increment_gauge,
+            MetricKind::Histogram => return,
+        };
+        let label = ModuleBuffer::new(label.as_bytes());
+        // SAFETY: the configuration is alive during its own hook, and has defined the family with one label, which outlives
+        // the call.
+        unsafe { add(self.config, family.id, &raw const label, 1, 0) };
+    }
+
+    fn define(&self, kind: MetricKind, name: &str, label: Option<&str>) -> Option<EnvoyMetric> {
         let define = match kind {
             MetricKind::Counter => self.callbacks.http_filter_config_define_counter,
             MetricKind::Gauge => self.callbacks.http_filter_config_define_gauge,
             MetricKind::Histogram => self.callbacks.http_filter_config_define_histogram,
         };
+        let labels: Vec<ModuleBuffer> = label
+            .map(|label| ModuleBuffer::new(label.as_bytes()))
+            .into_iter()
+            .collect();
         let mut id = 0;
-        // SAFETY: the configuration is alive during its own hook; the name outlives the call; no
-        // labels are announced; `id` is where the answer goes.
+        // SAFETY: the configuration is alive during its own hook; the name and the label outlive the call; `id` is where the
+        // answer goes.
         let result = unsafe {
             define(
                 self.config,
                 ModuleBuffer::new(name.as_bytes()),
-                ptr::null(),
-                0,
+                labels.as_ptr(),
+                labels.len(),
                 &raw mut id,
             )
         };

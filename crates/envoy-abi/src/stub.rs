@@ -324,6 +324,9 @@ impl MetricTable for NoMetrics {
     fn envoy(&self, _: MetricId) -> Option<EnvoyMetric> {
         None
     }
+    fn late(&self, _: MetricId) -> Option<(EnvoyMetric, &str)> {
+        None
+    }
     fn note(&self, _: MetricId, _: i64, _: bool) {}
     fn value(&self, _: MetricId) -> Option<u64> {
         None

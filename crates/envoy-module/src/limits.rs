@@ -55,17 +55,27 @@ impl<'a> PluginDefiner<'a> {
     pub(crate) fn new(plugin: &'a str, limits: &'a PluginLimits) -> Self {
         Self { plugin, limits }
     }
-}
 
-impl Metrics for PluginDefiner<'_> {
-    fn define(&mut self, kind: MetricKind, name: &str) -> Option<MetricId> {
-        match NAMES.define_for(self.plugin, kind, name) {
+    /// Defines a metric while the plugin loads, or later. A refusal is logged.
+    pub(crate) fn define_at(
+        &mut self,
+        kind: MetricKind,
+        name: &str,
+        is_late: bool,
+    ) -> Option<MetricId> {
+        match NAMES.define_for(self.plugin, kind, name, is_late) {
             Ok(metric) => Some(metric),
             Err(refusal) => {
                 self.log(LogLevel::Warn, self.plugin, &refusal);
                 None
             }
         }
+    }
+}
+
+impl Metrics for PluginDefiner<'_> {
+    fn define(&mut self, kind: MetricKind, name: &str) -> Option<MetricId> {
+        self.define_at(kind, name, false)
     }
 
     fn log_enabled(&self, level: LogLevel) -> bool {

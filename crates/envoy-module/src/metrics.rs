@@ -1,12 +1,19 @@
 //! Metrics of plugins: one table for the process gives each name an id and keeps its value; each
 //! filter configuration defines them all in Envoy, because Envoy lets streams write only to metrics
 //! of their own filter configuration.
+//!
+//! Envoy takes no definitions once a filter configuration is made, but new label values at any time. So each filter
+//! configuration also defines a family for each kind, `outrider.late.counter` and so on, whose label `metric` is the name of a
+//! metric that was defined while streams are served. Such a metric stays in its family: a name that changed with the next
+//! configuration would break dashboards.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use outrider_envoy_abi::{ConfigContext, EnvoyMetric, MetricTable, log, log_enabled};
-use outrider_plugin_api::{LogLevel, MetricId, MetricKind, Metrics};
+use outrider_plugin_api::{LateMetrics, LogLevel, MetricId, MetricKind, Metrics, PluginLimits};
+
+use crate::limits::PluginDefiner;
 
 /// How many metrics a process may have; more are refused.
 const CAPACITY: usize = 4096;
@@ -22,7 +29,12 @@ const NAME_LIMIT: usize = 256;
 pub(crate) struct Names {
     known: Mutex<Vec<Known>>,
     values: OnceLock<Box<[AtomicU64]>>,
+    /// Metrics that were defined while streams are served, by their ids, for workers to read without a lock.
+    late: OnceLock<Box<[OnceLock<LateMetric>]>>,
 }
+
+/// Kind and name of a metric that was defined while streams are served.
+type LateMetric = (MetricKind, Box<str>);
 
 /// One metric.
 #[derive(Debug, Clone)]
@@ -31,16 +43,19 @@ struct Known {
     name: String,
     /// The plugin that defined it first; `None` for Outrider's own.
     plugin: Option<String>,
+    /// Whether it has only been defined while streams are served.
+    is_late: bool,
 }
 
 pub(crate) static NAMES: Names = Names {
     known: Mutex::new(Vec::new()),
     values: OnceLock::new(),
+    late: OnceLock::new(),
 };
 
 impl Names {
     fn define(&self, kind: MetricKind, name: &str) -> Option<MetricId> {
-        self.find_or_add(None, kind, name).ok()
+        self.find_or_add(None, kind, name, false).ok()
     }
 
     /// Defines a plugin's metric, within the plugin's share.
@@ -52,6 +67,7 @@ impl Names {
         plugin: &str,
         kind: MetricKind,
         name: &str,
+        is_late: bool,
     ) -> Result<MetricId, String> {
         if name.len() > NAME_LIMIT {
             return Err(format!(
@@ -64,7 +80,7 @@ impl Names {
                 "a metric's name is empty or has control characters; use a plain name".to_owned(),
             );
         }
-        self.find_or_add(Some(plugin), kind, name)
+        self.find_or_add(Some(plugin), kind, name, is_late)
     }
 
     fn find_or_add(
@@ -72,15 +88,19 @@ impl Names {
         plugin: Option<&str>,
         kind: MetricKind,
         name: &str,
+        is_late: bool,
     ) -> Result<MetricId, String> {
         // A vector of names is valid whatever panicked while it was locked.
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let index = if let Some(index) = known.iter().position(|old| old.name == name) {
-            let old = known.get(index).map(|old| old.kind);
-            if old != Some(kind) {
-                return Err(format!(
-                    "the metric `{name}` is defined already, with another kind"
-                ));
+            if let Some(old) = known.get_mut(index) {
+                if old.kind != kind {
+                    return Err(format!(
+                        "the metric `{name}` is defined already, with another kind"
+                    ));
+                }
+                // From now on configurations define it.
+                old.is_late &= is_late;
             }
             index
         } else {
@@ -106,12 +126,23 @@ impl Names {
                 kind,
                 name: name.to_owned(),
                 plugin: plugin.map(str::to_owned),
+                is_late,
             });
-            known.len() - 1
+            let index = known.len() - 1;
+            if is_late && let Some(late) = self.late().get(index) {
+                // Nobody has had this id before.
+                let _ = late.set((kind, name.into()));
+            }
+            index
         };
         u32::try_from(index)
             .map(MetricId)
             .map_err(|error| error.to_string())
+    }
+
+    fn late(&self) -> &[OnceLock<LateMetric>] {
+        self.late
+            .get_or_init(|| (0..CAPACITY).map(|_| OnceLock::new()).collect())
     }
 
     fn value(&self, metric: MetricId) -> Option<&AtomicU64> {
@@ -142,8 +173,24 @@ impl Names {
             .clone();
         known
             .iter()
-            .map(|metric| context.define_metric(metric.kind, &metric.name))
+            .map(|metric| {
+                let define = || context.define_metric(metric.kind, &metric.name);
+                (!metric.is_late).then(define).flatten()
+            })
             .collect()
+    }
+}
+
+/// Defines metrics of a plugin while streams are served.
+#[derive(Debug)]
+pub(crate) struct LateDefiner {
+    pub(crate) plugin: String,
+    pub(crate) limits: std::sync::Arc<PluginLimits>,
+}
+
+impl LateMetrics for LateDefiner {
+    fn define_late(&self, kind: MetricKind, name: &str) -> Option<MetricId> {
+        PluginDefiner::new(&self.plugin, &self.limits).define_at(kind, name, true)
     }
 }
 
@@ -168,13 +215,30 @@ impl Metrics for Definer {
 #[derive(Debug)]
 pub(crate) struct Table {
     envoy: Box<[Option<EnvoyMetric>]>,
+    /// Families of metrics that are defined later.
+    families: [Option<EnvoyMetric>; 3],
 }
 
 impl Table {
     /// Defines in Envoy all metrics known by now.
     pub(crate) fn define(context: &ConfigContext<'_>) -> Self {
+        let families = [
+            (MetricKind::Counter, "counter"),
+            (MetricKind::Gauge, "gauge"),
+            (MetricKind::Histogram, "histogram"),
+        ]
+        .map(|(kind, word)| {
+            context.define_family(kind, &format!("outrider.late.{word}"), "metric")
+        });
+        for family in families.iter().flatten() {
+            let late = NAMES.late().iter().filter_map(OnceLock::get);
+            for (_, name) in late.filter(|(kind, _)| *kind == family.kind) {
+                context.keep_of_family(*family, name);
+            }
+        }
         Self {
             envoy: NAMES.define_in(context),
+            families,
         }
     }
 }
@@ -182,6 +246,13 @@ impl Table {
 impl MetricTable for Table {
     fn envoy(&self, metric: MetricId) -> Option<EnvoyMetric> {
         self.envoy.get(metric.0 as usize).copied().flatten()
+    }
+
+    fn late(&self, metric: MetricId) -> Option<(EnvoyMetric, &str)> {
+        let (kind, name) = NAMES.late().get(metric.0 as usize)?.get()?;
+        let mut families = self.families.iter().flatten();
+        let family = families.find(|family| family.kind == *kind)?;
+        Some((*family, name))
     }
 
     fn note(&self, metric: MetricId, amount: i64, set: bool) {

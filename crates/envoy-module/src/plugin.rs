@@ -21,7 +21,7 @@ use crate::document::Refusal;
 use crate::last_faults;
 use crate::limits::{self, PluginDefiner};
 use crate::merge::merge;
-use crate::metrics::Definer;
+use crate::metrics::{Definer, LateDefiner};
 use crate::source;
 
 /// What of an entry decides its code: entries that agree in it share one loaded plugin.
@@ -130,6 +130,10 @@ pub(crate) fn load(entry: &PluginEntry, place: &Place) -> Result<Arc<dyn Plugin>
                 options: wasm_options(&entry.wasm),
                 clock: wasm_runtime::Clock::default(),
                 background: Some(Arc::new(background)),
+                late_metrics: Some(Arc::new(LateDefiner {
+                    plugin: entry.name.clone(),
+                    limits: Arc::clone(&limits),
+                })),
                 share: entry.budgets.share,
                 cpu_clock: lua_runtime::thread_clock(),
             };

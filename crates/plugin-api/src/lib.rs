@@ -55,7 +55,7 @@ pub use last_fault::{LastFault, LastFaults};
 pub use log_budget::{LINE_LIMIT, LogAdmission, LogBudget, escaped, log_line};
 pub use memory::{ENTRY_COST, MemoryAccount, MemoryExceeded, Reservation, headers_cost};
 pub use metadata::{MetadataSource, MetadataTree};
-pub use metric::{MetricId, MetricKind, Metrics};
+pub use metric::{LateMetrics, MetricId, MetricKind, Metrics};
 pub use nearest::nearest;
 pub use owned::{OwnedHeaders, OwnedHttpStreamEvent, lend_headers, own_headers};
 pub use permissions::{Allowed, CalloutClusters, MetadataDenied, Permissions};

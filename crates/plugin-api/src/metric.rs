@@ -17,6 +17,14 @@ pub enum MetricKind {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct MetricId(pub u32);
 
+/// Definition of metrics while streams are served. The proxy shows them at once, under a name of its own for each kind
+/// with the metric's name as a label.
+pub trait LateMetrics: Send + Sync + std::fmt::Debug {
+    /// Defines a metric, or finds the one of that kind and name; callable from any thread. `None` if the table is full or
+    /// the name is another kind's.
+    fn define_late(&self, kind: MetricKind, name: &str) -> Option<MetricId>;
+}
+
 /// What the proxy offers while a plugin loads or a configuration is checked, where there is no stream:
 /// metrics to define, which is possible only then, and its log.
 pub trait Metrics {

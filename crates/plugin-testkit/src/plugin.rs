@@ -102,6 +102,7 @@ impl LoadedPlugin {
                     options: wasm_options(&manifest.wasm.clone().unwrap_or_default()),
                     clock: clock::of_this_thread(),
                     background: None,
+                    late_metrics: None,
                     share: 100,
                     cpu_clock: outrider_lua_runtime::thread_clock(),
                 };

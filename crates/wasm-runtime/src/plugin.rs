@@ -62,6 +62,7 @@ impl WasmPlugin {
             options,
             clock,
             background,
+            late_metrics,
             share,
             cpu_clock,
             ..
@@ -94,6 +95,7 @@ impl WasmPlugin {
             options,
             clock,
             background,
+            late_metrics,
             environment,
             memory_budget,
             time_budget,

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use outrider_plugin_api::{Background, MetricId, MetricKind, Metrics};
+use outrider_plugin_api::{Background, LateMetrics, MetricId, MetricKind, Metrics};
 use outrider_vm_pool::{ShareAccount, ThreadClock};
 
 use crate::shared_data::Namespace;
@@ -30,6 +30,8 @@ pub(crate) struct Shared {
     pub(crate) load_budget: Duration,
     /// What the proxy does where there is no stream.
     pub(crate) background: Option<Arc<dyn Background>>,
+    /// Where metrics are defined while streams are served.
+    pub(crate) late_metrics: Option<Arc<dyn LateMetrics>>,
     /// Reads the CPU time of threads.
     pub(crate) cpu_clock: &'static dyn ThreadClock,
     /// The plugin's CPU share; none: it is not limited.
@@ -86,12 +88,14 @@ fn kind_index(kind: MetricKind) -> usize {
 }
 
 impl MetricNames {
-    /// Defines a metric, or finds it; none: there are too many.
+    /// Defines a metric, or finds it. The proxy's metric is defined by `metrics` while a configuration loads, and by `late`
+    /// otherwise. Returns `None` if there are too many.
     pub(crate) fn define(
         &mut self,
         kind: MetricKind,
         name: &str,
         metrics: Option<&mut (dyn Metrics + 'static)>,
+        late: Option<&dyn LateMetrics>,
     ) -> Option<Arc<Metric>> {
         let count: usize = self.kinds.iter().map(Vec::len).sum();
         let list = self.kinds.get_mut(kind_index(kind))?;
@@ -109,7 +113,14 @@ impl MetricNames {
                 metric
             }
         };
-        metric.becomes(metrics.and_then(|metrics| metrics.define(kind, &full_name(name))));
+        match (metrics, late) {
+            (Some(metrics), _) => metric.becomes(metrics.define(kind, &full_name(name))),
+            // Once for each name, as this takes a lock of the whole process.
+            (None, Some(late)) if metric.id().is_none() => {
+                metric.becomes(late.define_late(kind, &full_name(name)));
+            }
+            (None, _) => {}
+        }
         Some(metric)
     }
 

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use outrider_plugin_api::Background;
+use outrider_plugin_api::{Background, LateMetrics};
 use outrider_vm_pool::ThreadClock;
 
 /// A plugin's file and its settings.
@@ -31,6 +31,9 @@ pub struct WasmSource {
     /// What the proxy does for plugins where there is no stream; none: nothing, so that what would be done there
     /// is done while streams pass.
     pub background: Option<Arc<dyn Background>>,
+    /// Where metrics are defined that guests define after their configuration; `None`: such metrics are counted for
+    /// the guests alone.
+    pub late_metrics: Option<Arc<dyn LateMetrics>>,
     /// The part of each worker's CPU time that the plugin may use over a short window, in per cent; 100: any.
     pub share: u32,
     /// Reads the CPU time of threads, for time budgets and shares.

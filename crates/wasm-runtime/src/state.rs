@@ -97,6 +97,14 @@ pub(crate) enum MetricChange {
     Record(MetricId, u64),
 }
 
+impl MetricChange {
+    fn metric(self) -> MetricId {
+        match self {
+            Self::Add(metric, _) | Self::Record(metric, _) => metric,
+        }
+    }
+}
+
 /// Memory budget of a VM: its memories and its tables together.
 #[derive(Debug)]
 pub(crate) struct Limits {
@@ -483,8 +491,18 @@ impl State {
         match self.lent.stream_mut() {
             Some(stream) => apply(stream, change),
             None if self.shared.count(change) => {}
-            None if self.uncounted.len() < MOST_UNCOUNTED => self.uncounted.push(change),
-            None => {}
+            None => self.count_later(change),
+        }
+    }
+
+    /// Keeps a change for the next stream. Additions to one metric become one: ticks may come for hours without a stream.
+    fn count_later(&mut self, change: MetricChange) {
+        let mut changes = self.uncounted.iter_mut().rev();
+        let last = changes.find(|known| known.metric() == change.metric());
+        if let (Some(MetricChange::Add(_, sum)), MetricChange::Add(_, amount)) = (last, change) {
+            *sum = sum.saturating_add(amount);
+        } else if self.uncounted.len() < MOST_UNCOUNTED {
+            self.uncounted.push(change);
         }
     }
 

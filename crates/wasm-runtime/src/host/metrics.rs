@@ -1,9 +1,8 @@
 //! Metrics that guests define.
 //!
 //! Envoy takes new metrics only while a configuration loads. One that a guest defines there is Envoy's, by
-//! the name `wasmcustom.<name>` as in Envoy's host; one that it defines later is counted by the process, for
-//! guests to read, and becomes Envoy's with the plugin's next configuration; from then on its changes are
-//! counted there.
+//! the name `wasmcustom.<name>` as in Envoy's host. One that it defines later is shown at once as well, with that name
+//! as a label of one metric for each kind ([`LateMetrics`](outrider_plugin_api::LateMetrics)).
 
 use std::sync::atomic::Ordering;
 
@@ -40,7 +39,8 @@ pub(crate) fn define(
     }
     let name = String::from_utf8_lossy(name);
     let metrics = state.lent.metrics_mut();
-    let metric = state.shared.metrics().define(kind, &name, metrics);
+    let late = state.shared.late_metrics.as_deref();
+    let metric = state.shared.metrics().define(kind, &name, metrics, late);
     Ok(match metric.and_then(|metric| state.metrics.add(metric)) {
         Some(number) => write_u32(memory, place, number),
         None => Status::InternalFailure,

@@ -1,8 +1,10 @@
 //! gRPC, foreign functions, shared queues and metrics.
 
+use std::sync::{Arc, Mutex};
+
 use outrider_plugin_api::{
-    Call, CalloutFailure, Decision, HttpStreamEvent, HttpStreamId, MetadataTree, Pause, Phase,
-    Slot, Wake,
+    Call, CalloutFailure, Decision, HttpStreamEvent, HttpStreamId, LateMetrics, MetadataTree,
+    MetricId, MetricKind, Pause, Phase, Slot, Wake,
 };
 
 use super::fake::{FakeMetrics, FakeStream, Probe, config, guest, load, probe, source};
@@ -220,6 +222,41 @@ fn a_queue_tells_the_root_that_registered_it() {
     let probe = load(source, "{}").unwrap();
     assert_eq!(probe.said(), ["00"]);
     assert_eq!(probe.said(), ["01", "one", "00"]);
+}
+
+/// Names that were defined while streams were served.
+#[derive(Debug, Default)]
+struct LateNames(Mutex<Vec<String>>);
+
+impl LateMetrics for LateNames {
+    fn define_late(&self, _kind: MetricKind, name: &str) -> Option<MetricId> {
+        let mut names = self.0.lock().unwrap();
+        names.push(name.to_owned());
+        Some(MetricId(1000))
+    }
+}
+
+#[test]
+fn late_metric_is_defined_once_and_counted_by_the_proxy_at_once() {
+    let late = Arc::new(LateNames::default());
+    let module = guest(
+        r#"           (data (i32.const 110) "late")
+           (func (export "proxy_on_request_headers") (param i32 i32 i32) (result i32)
+             (drop (call $define (i32.const 0) (i32.const 110) (i32.const 4) (i32.const 40)))
+             (drop (call $increment (i32.load (i32.const 40)) (i64.const 7)))
+             (i32.const 0))"#,
+    );
+    let mut source = source(&module);
+    source.late_metrics = Some(Arc::clone(&late) as Arc<dyn LateMetrics>);
+    let probe = load(source, "{}").unwrap();
+    for _ in 0..2 {
+        let (mut slot, mut stream) = (Slot::default(), FakeStream::new());
+        probe
+            .call(Phase::RequestHeaders, &mut slot, &mut stream)
+            .unwrap();
+        assert_eq!(stream.metrics.values().sum::<u64>(), 7);
+    }
+    assert_eq!(*late.0.lock().unwrap(), ["wasmcustom.late"]);
 }
 
 #[test]

@@ -469,6 +469,7 @@ pub(super) fn source(module: &[u8]) -> WasmSource {
         options: WasmOptions::default(),
         clock: Clock::default(),
         background: None,
+        late_metrics: None,
         share: 100,
         cpu_clock: thread_clock(),
     }
@@ -478,6 +479,7 @@ pub(super) fn source(module: &[u8]) -> WasmSource {
 pub(super) fn shared() -> Shared {
     Shared {
         background: None,
+        late_metrics: None,
         plugin: String::new(),
         file: String::new(),
         options: WasmOptions::default(),
