@@ -19,6 +19,7 @@ pub use faulty::{FaultyUpstream, UpstreamFault};
 pub use gateway::{Gateway, GatewayOptions, Verdict};
 pub use guest::{Guest, REFUSAL};
 pub use observed::{call_lines, request_lines, response_lines};
+pub use outrider_lab::free_address;
 pub use outrider_plugin_replay::{
     Answer, AnswerBody, AnswerFailure, Fields, Output, Received, Scripted, values,
 };
@@ -26,7 +27,6 @@ pub use process::{resident_memory, signal};
 pub use run::{Run, finish, outrider};
 pub use sent::Sent;
 
-use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
@@ -97,12 +97,4 @@ pub fn envoy() -> anyhow::Result<PathBuf> {
         .find()
         .context("no stock Envoy; run `make envoy`, or all of `make test`")?;
     Ok(found.binary)
-}
-
-/// An address on loopback that nothing listens on at this moment.
-///
-/// # Errors
-/// Loopback has no free port.
-pub fn free_address() -> anyhow::Result<SocketAddr> {
-    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?)
 }

@@ -30,9 +30,10 @@ use tokio::task::JoinSet;
 
 use crate::Protocol;
 use crate::echo::Echo;
+use crate::free_address;
 use crate::random::Random;
 use crate::soak::memory;
-use crate::up::{Up, free_address, save};
+use crate::up::{Up, save};
 use clients::Client;
 use counts::{Counts, PauseWatch};
 use gateway::{CALM_HOSTS, Gateway, State};

@@ -30,10 +30,11 @@ use outrider_envoy_process::Admin;
 
 use crate::client::{Request, Response, Target};
 use crate::echo::{Echo, pattern};
+use crate::free_address;
 use crate::open_loop::{Lane, Running};
 use crate::programs::wasm;
 use crate::soak::memory;
-use crate::up::{Up, free_address, save};
+use crate::up::{Up, save};
 use attackers::{Attacker, Code, Drive};
 use clients::{Clients, Counts};
 use report::{AttackerReport, Phase, Report, ResourceSample};

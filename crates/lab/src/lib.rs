@@ -14,6 +14,7 @@ pub mod chaos;
 pub mod client;
 pub mod demo;
 pub mod echo;
+mod free_address;
 mod headers;
 pub mod hostile;
 mod open_loop;
@@ -28,6 +29,7 @@ mod up;
 use std::io::Write as _;
 use std::process::ExitCode;
 
+pub use free_address::free_address;
 pub use headers::Headers;
 
 /// Returns the exit code of a program whose run ended so, after its error is on standard error.

@@ -19,10 +19,11 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::client::{Connection, Request, Target};
 use crate::echo::Echo;
+use crate::free_address;
 use crate::random::Random;
 use crate::soak::memory;
 use crate::tls::{Identity, Trust};
-use crate::up::{Up, free_address, save};
+use crate::up::{Up, save};
 use clients::Clients;
 use report::Report;
 

@@ -14,7 +14,7 @@ mod routes;
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::Write;
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -26,6 +26,7 @@ use outrider_envoy_process::Admin;
 use crate::client::Target;
 use crate::demo::gateway::Gateway;
 use crate::echo::Echo;
+use crate::free_address;
 use crate::steady::{Steady, SteadyPlan};
 use memory::Memory;
 use report::{MemorySample, Report, RouteReport};
@@ -302,8 +303,4 @@ fn save(path: &Path, text: &str) -> anyhow::Result<()> {
     fs::write(&draft, text)?;
     fs::rename(&draft, path)?;
     Ok(())
-}
-
-fn free_address() -> anyhow::Result<SocketAddr> {
-    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?)
 }

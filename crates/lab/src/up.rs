@@ -2,7 +2,7 @@
 //! more than a process wants to keep in memory.
 
 use std::fs::{self, File, OpenOptions};
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
@@ -250,9 +250,4 @@ pub(crate) fn save(path: &Path, content: impl AsRef<[u8]>) -> anyhow::Result<()>
     fs::write(&draft, content)?;
     fs::rename(&draft, path)?;
     Ok(())
-}
-
-/// Returns an address of 127.0.0.1 with a port that is free.
-pub(crate) fn free_address() -> anyhow::Result<SocketAddr> {
-    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?)
 }

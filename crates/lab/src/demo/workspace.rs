@@ -2,11 +2,13 @@
 //! plugin sources point back to the repository, and it can be edited without a trace.
 
 use std::fs;
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use tempfile::TempDir;
+
+use crate::free_address;
 
 /// Where the example listens, and where it expects its upstream.
 const GATEWAY: &str = "127.0.0.1:10000";
@@ -85,12 +87,6 @@ impl Workspace {
 fn replace(text: &str, from: &str, to: &str) -> anyhow::Result<String> {
     anyhow::ensure!(text.contains(from), "the example does not say {from}");
     Ok(text.replace(from, to))
-}
-
-/// An address that nobody listens on now. Another process may take it before the gateway does, which
-/// then says so.
-fn free_address() -> anyhow::Result<SocketAddr> {
-    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?)
 }
 
 #[cfg(test)]
