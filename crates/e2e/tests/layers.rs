@@ -21,8 +21,12 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
     ("envoy-abi", &["plugin-api"]),
     ("signatures", &[]),
     ("lanes", &[]),
+    ("luajit", &[]),
     ("vm-pool", &["plugin-api"]),
-    ("lua-runtime", &["plugin-api", "signatures", "vm-pool"]),
+    (
+        "lua-runtime",
+        &["luajit", "plugin-api", "signatures", "vm-pool"],
+    ),
     ("wasm-runtime", &["plugin-api", "signatures", "vm-pool"]),
     (
         "envoy-module",

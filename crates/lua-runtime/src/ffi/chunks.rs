@@ -7,7 +7,7 @@
 
 use std::ffi::{c_char, c_int, c_void};
 
-use mlua_sys::{LUA_OK, LUA_TTABLE, lua_Reader, lua_State};
+use outrider_luajit::{LUA_OK, LUA_TTABLE, lua_Reader, lua_State};
 
 use super::call::CallState;
 
@@ -65,11 +65,14 @@ pub(super) unsafe extern "C-unwind" fn load_text(lua: *mut lua_State) -> c_int {
     // SAFETY: called by Lua with its arguments on the stack, which has room for 20 more values; the upvalue is
     // the call's state, since `boot`. No frame here owns anything, so it may be left by a jump.
     unsafe {
-        let call = mlua_sys::lua_touserdata(lua, mlua_sys::lua_upvalueindex(1));
+        let call = outrider_luajit::lua_touserdata(lua, outrider_luajit::lua_upvalueindex(1));
         let mut length = 0;
-        let data = mlua_sys::lua_tolstring(lua, TEXT, &raw mut length);
-        let name = mlua_sys::lua_tolstring(lua, NAME, std::ptr::null_mut());
-        if data.is_null() || name.is_null() || mlua_sys::lua_type(lua, ENVIRONMENT) != LUA_TTABLE {
+        let data = outrider_luajit::lua_tolstring(lua, TEXT, &raw mut length);
+        let name = outrider_luajit::lua_tolstring(lua, NAME, std::ptr::null_mut());
+        if data.is_null()
+            || name.is_null()
+            || outrider_luajit::lua_type(lua, ENVIRONMENT) != LUA_TTABLE
+        {
             return 0;
         }
         let mut text = Text {
@@ -79,12 +82,12 @@ pub(super) unsafe extern "C-unwind" fn load_text(lua: *mut lua_State) -> c_int {
         };
         let status = lua_loadx(lua, next_piece, (&raw mut text).cast(), name, c"t".as_ptr());
         if status != LUA_OK {
-            mlua_sys::lua_pushnil(lua);
-            mlua_sys::lua_insert(lua, -2);
+            outrider_luajit::lua_pushnil(lua);
+            outrider_luajit::lua_insert(lua, -2);
             return 2;
         }
-        mlua_sys::lua_pushvalue(lua, ENVIRONMENT);
-        mlua_sys::lua_setfenv(lua, -2);
+        outrider_luajit::lua_pushvalue(lua, ENVIRONMENT);
+        outrider_luajit::lua_setfenv(lua, -2);
     }
     1
 }

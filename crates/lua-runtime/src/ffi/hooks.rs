@@ -6,7 +6,7 @@
 use std::ffi::{c_int, c_void};
 use std::sync::OnceLock;
 
-use mlua_sys::{LUA_MASKCOUNT, LUA_OK, lua_Debug, lua_State};
+use outrider_luajit::{LUA_MASKCOUNT, LUA_OK, lua_Debug, lua_State};
 
 /// Turns of the loop, at one of which the hook is set: by then the loop is compiled.
 const SET_AT: u32 = 10_000;
@@ -34,8 +34,8 @@ struct Turns {
 unsafe extern "C-unwind" fn end_loop(lua: *mut lua_State, _: *mut lua_Debug) {
     // SAFETY: a hook may raise; this frame owns nothing.
     unsafe {
-        mlua_sys::lua_pushnil(lua);
-        mlua_sys::lua_error(lua)
+        outrider_luajit::lua_pushnil(lua);
+        outrider_luajit::lua_error(lua)
     }
 }
 
@@ -47,7 +47,7 @@ unsafe extern "C" fn take_turn(turns: *mut c_void) {
         let turns = &mut *turns.cast::<Turns>();
         turns.count += 1;
         if turns.count == turns.set_at {
-            mlua_sys::lua_sethook(turns.lua, Some(end_loop), LUA_MASKCOUNT, 1);
+            outrider_luajit::lua_sethook(turns.lua, Some(end_loop), LUA_MASKCOUNT, 1);
         }
     }
 }
@@ -56,17 +56,21 @@ unsafe extern "C" fn take_turn(turns: *mut c_void) {
 unsafe extern "C-unwind" fn prepare(lua: *mut lua_State) -> c_int {
     // SAFETY: runs under `lua_cpcall`; no frame here owns anything.
     unsafe {
-        let turns = mlua_sys::lua_touserdata(lua, 1);
-        mlua_sys::luaL_openlibs(lua);
-        let status =
-            mlua_sys::luaL_loadbuffer(lua, LOOP.as_ptr().cast(), LOOP.len(), c"=hooks".as_ptr());
+        let turns = outrider_luajit::lua_touserdata(lua, 1);
+        outrider_luajit::luaL_openlibs(lua);
+        let status = outrider_luajit::luaL_loadbuffer(
+            lua,
+            LOOP.as_ptr().cast(),
+            LOOP.len(),
+            c"=hooks".as_ptr(),
+        );
         if status != LUA_OK {
-            mlua_sys::lua_error(lua);
+            outrider_luajit::lua_error(lua);
         }
-        mlua_sys::lua_pushlightuserdata(lua, turns);
-        mlua_sys::lua_pushlightuserdata(lua, take_turn as *mut c_void);
-        mlua_sys::lua_pushnumber(lua, f64::from(TURNS));
-        mlua_sys::lua_call(lua, 3, 0);
+        outrider_luajit::lua_pushlightuserdata(lua, turns);
+        outrider_luajit::lua_pushlightuserdata(lua, take_turn as *mut c_void);
+        outrider_luajit::lua_pushnumber(lua, f64::from(TURNS));
+        outrider_luajit::lua_call(lua, 3, 0);
     }
     0
 }
@@ -75,7 +79,7 @@ unsafe extern "C-unwind" fn prepare(lua: *mut lua_State) -> c_int {
 /// `None` if the loop came to its own end.
 fn turns_until_hook(set_at: u32) -> Option<u32> {
     // SAFETY: makes a VM, or returns null.
-    let lua = unsafe { mlua_sys::luaL_newstate() };
+    let lua = unsafe { outrider_luajit::luaL_newstate() };
     if lua.is_null() {
         return None;
     }
@@ -86,8 +90,8 @@ fn turns_until_hook(set_at: u32) -> Option<u32> {
     };
     // SAFETY: a protected call; `turns` lives until it returns. The VM is closed once.
     unsafe {
-        mlua_sys::lua_cpcall(lua, prepare, (&raw mut turns).cast::<c_void>());
-        mlua_sys::lua_close(lua);
+        outrider_luajit::lua_cpcall(lua, prepare, (&raw mut turns).cast::<c_void>());
+        outrider_luajit::lua_close(lua);
     }
     (turns.count >= set_at && turns.count < TURNS).then_some(turns.count)
 }

@@ -11,7 +11,7 @@ use std::ffi::c_void;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use mlua_sys::{lua_Alloc, lua_State};
+use outrider_luajit::{lua_Alloc, lua_State};
 
 /// Counts what one VM has allocated. Its address is known to LuaJIT, so it lives in a box.
 pub(super) struct Memory {
@@ -33,9 +33,9 @@ impl Memory {
     pub(super) unsafe fn install(lua: *mut lua_State, limit: usize) -> Box<Self> {
         let mut original_data = std::ptr::null_mut();
         // SAFETY: `lua` is live; the out pointer is valid.
-        let original = unsafe { mlua_sys::lua_getallocf(lua, &raw mut original_data) };
+        let original = unsafe { outrider_luajit::lua_getallocf(lua, &raw mut original_data) };
         // SAFETY: `lua` is live; reading the count neither allocates nor raises.
-        let kib = unsafe { mlua_sys::lua_gc(lua, mlua_sys::LUA_GCCOUNT, 0) };
+        let kib = unsafe { outrider_luajit::lua_gc(lua, outrider_luajit::LUA_GCCOUNT, 0) };
         let memory = Box::new(Self {
             used: Arc::new(AtomicUsize::new(usize::try_from(kib).unwrap_or(0) * 1024)),
             limit: Cell::new(limit),
@@ -45,7 +45,7 @@ impl Memory {
         });
         // SAFETY: the box outlives the VM's use of it, by this function's contract.
         unsafe {
-            mlua_sys::lua_setallocf(lua, allocate, (&raw const *memory).cast_mut().cast());
+            outrider_luajit::lua_setallocf(lua, allocate, (&raw const *memory).cast_mut().cast());
         }
         memory
     }
@@ -56,7 +56,7 @@ impl Memory {
     /// `lua` is the VM that this was installed in.
     pub(super) unsafe fn uninstall(&self, lua: *mut lua_State) {
         // SAFETY: as above.
-        unsafe { mlua_sys::lua_setallocf(lua, self.original, self.original_data) };
+        unsafe { outrider_luajit::lua_setallocf(lua, self.original, self.original_data) };
     }
 
     /// Bytes in use.

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use mlua_sys::{LUA_OK, LUA_REGISTRYINDEX, LUA_YIELD, lua_State};
+use outrider_luajit::{LUA_OK, LUA_REGISTRYINDEX, LUA_YIELD, lua_State};
 use outrider_plugin_api::{Metrics, Phase, Slot, Stream, Wake};
 
 use super::call::{CallState, Pending};
@@ -169,7 +169,7 @@ impl State {
             message: message.to_owned(),
         })?;
         // SAFETY: makes a VM, or answers null.
-        let lua = unsafe { mlua_sys::luaL_newstate() };
+        let lua = unsafe { outrider_luajit::luaL_newstate() };
         if lua.is_null() {
             return Err(no_memory());
         }
@@ -199,8 +199,9 @@ impl State {
             handlers: [0; HANDLERS],
         };
         // SAFETY: a protected call; `boot_data` lives until it returns.
-        let status =
-            unsafe { mlua_sys::lua_cpcall(lua, boot, (&raw mut boot_data).cast::<c_void>()) };
+        let status = unsafe {
+            outrider_luajit::lua_cpcall(lua, boot, (&raw mut boot_data).cast::<c_void>())
+        };
         if status != LUA_OK {
             return Err(if state.memory.refused() {
                 no_memory()
@@ -281,9 +282,9 @@ impl State {
         let status = unsafe {
             self.push_entry(entry);
             for number in numbers {
-                mlua_sys::lua_pushnumber(lua, f64::from(*number));
+                outrider_luajit::lua_pushnumber(lua, f64::from(*number));
             }
-            mlua_sys::lua_pcall(lua, count(numbers.len()), results, 0)
+            outrider_luajit::lua_pcall(lua, count(numbers.len()), results, 0)
         };
         let in_time = self.end_call();
         let call = self.call_state();
@@ -297,14 +298,14 @@ impl State {
                 String::new()
             };
             // SAFETY: empties the main thread's stack; does not allocate.
-            unsafe { mlua_sys::lua_settop(lua, 0) };
+            unsafe { outrider_luajit::lua_settop(lua, 0) };
             return Err(self.error(!in_time, message));
         }
         if entry == Entry::LoadPlugin {
             for reference in self.handlers.iter().rev() {
                 // SAFETY: the function left one value for each; their places in the registry are
                 // there since `boot`, so storing does not allocate.
-                unsafe { mlua_sys::lua_rawseti_(lua, LUA_REGISTRYINDEX, *reference) };
+                unsafe { outrider_luajit::lua_rawseti_(lua, LUA_REGISTRYINDEX, *reference) };
             }
         }
         Ok(results)
@@ -319,7 +320,7 @@ impl State {
             .copied()
             .unwrap_or_default();
         // SAFETY: reads an array; does not allocate.
-        unsafe { mlua_sys::lua_rawgeti_(self.lua, LUA_REGISTRYINDEX, reference) };
+        unsafe { outrider_luajit::lua_rawgeti_(self.lua, LUA_REGISTRYINDEX, reference) };
     }
 
     /// A new coroutine.
@@ -333,7 +334,7 @@ impl State {
         };
         // SAFETY: a protected call; `coroutine` lives until it returns, and is plain data.
         let status = unsafe {
-            mlua_sys::lua_cpcall(
+            outrider_luajit::lua_cpcall(
                 self.lua,
                 new_coroutine,
                 (&raw mut coroutine).cast::<c_void>(),
@@ -343,7 +344,9 @@ impl State {
             for reference in self.handlers {
                 // SAFETY: a new thread's stack has room for 20 values; reading the registry does not
                 // allocate.
-                unsafe { mlua_sys::lua_rawgeti_(coroutine.lua, LUA_REGISTRYINDEX, reference) };
+                unsafe {
+                    outrider_luajit::lua_rawgeti_(coroutine.lua, LUA_REGISTRYINDEX, reference);
+                };
             }
             let place = self.free_places.pop().unwrap_or(self.coroutines.len());
             match self.coroutines.get_mut(place) {
@@ -365,7 +368,9 @@ impl State {
         if let Some(coroutine) = self.coroutine(&thread) {
             // SAFETY: the reference is the coroutine's own, and freeing it writes places in the registry
             // that are there.
-            unsafe { mlua_sys::luaL_unref(self.lua, LUA_REGISTRYINDEX, coroutine.reference) };
+            unsafe {
+                outrider_luajit::luaL_unref(self.lua, LUA_REGISTRYINDEX, coroutine.reference);
+            };
             if let Some(place) = self.coroutines.get_mut(thread.place) {
                 *place = None;
                 self.free_places.push(thread.place);
@@ -386,9 +391,9 @@ impl State {
         // SAFETY: a free thread's stack holds the handler table and the handlers, and has room;
         // pushing copies of them and a truth value does not allocate.
         unsafe {
-            mlua_sys::lua_pushvalue(coroutine.lua, count(handler + 1));
-            mlua_sys::lua_pushvalue(coroutine.lua, 1);
-            mlua_sys::lua_pushboolean(coroutine.lua, c_int::from(context.end_of_stream));
+            outrider_luajit::lua_pushvalue(coroutine.lua, count(handler + 1));
+            outrider_luajit::lua_pushvalue(coroutine.lua, 1);
+            outrider_luajit::lua_pushboolean(coroutine.lua, c_int::from(context.end_of_stream));
         }
         let ran = self.go(coroutine, 2, context);
         let refused = self.memory.refused();
@@ -399,7 +404,7 @@ impl State {
             && !refused
         {
             // SAFETY: drops what was returned; does not allocate.
-            unsafe { mlua_sys::lua_settop(coroutine.lua, count(HANDLERS)) };
+            unsafe { outrider_luajit::lua_settop(coroutine.lua, count(HANDLERS)) };
             return Started::Returned(call.slot);
         }
         Started::Left(self.outcome(coroutine, &ran))
@@ -413,7 +418,7 @@ impl State {
         let entry = self.entries.get(Entry::Timer as usize);
         let reference = entry.copied().unwrap_or_default();
         // SAFETY: a free thread's stack is empty and has room; reading the registry does not allocate.
-        unsafe { mlua_sys::lua_rawgeti_(coroutine.lua, LUA_REGISTRYINDEX, reference) };
+        unsafe { outrider_luajit::lua_rawgeti_(coroutine.lua, LUA_REGISTRYINDEX, reference) };
         let ran = self.go(coroutine, 0, context);
         self.outcome(coroutine, &ran)
     }
@@ -457,7 +462,7 @@ impl State {
         self.watch.begin(context.budget);
         // SAFETY: the thread is free with a function and its arguments on its stack, or it yielded;
         // resuming is itself a protected call.
-        let status = unsafe { mlua_sys::lua_resume_(coroutine.lua, arguments) };
+        let status = unsafe { outrider_luajit::lua_resume_(coroutine.lua, arguments) };
         let in_time = self.end_call();
         let call = self.call_state();
         let wake_taken = call.wake.is_none();
@@ -505,7 +510,7 @@ impl State {
                 (Step::Yielded, 0)
             };
             // SAFETY: drops what was returned or yielded; does not allocate.
-            unsafe { mlua_sys::lua_settop(coroutine.lua, count(kept)) };
+            unsafe { outrider_luajit::lua_settop(coroutine.lua, count(kept)) };
             step
         };
         Outcome {
@@ -536,7 +541,7 @@ impl Drop for State {
         // finalizers; the call state was a box.
         unsafe {
             self.memory.uninstall(self.lua);
-            mlua_sys::lua_close(self.lua);
+            outrider_luajit::lua_close(self.lua);
             drop(Box::from_raw(self.call));
         }
     }
@@ -564,9 +569,9 @@ fn no_coroutine(context: &Context<'_, '_>) -> Outcome {
 unsafe extern "C-unwind" fn new_coroutine(lua: *mut lua_State) -> c_int {
     // SAFETY: as `boot`, with a `Coroutine`.
     unsafe {
-        let coroutine = mlua_sys::lua_touserdata(lua, 1).cast::<Coroutine>();
-        (*coroutine).lua = mlua_sys::lua_newthread(lua);
-        (*coroutine).reference = mlua_sys::luaL_ref(lua, LUA_REGISTRYINDEX);
+        let coroutine = outrider_luajit::lua_touserdata(lua, 1).cast::<Coroutine>();
+        (*coroutine).lua = outrider_luajit::lua_newthread(lua);
+        (*coroutine).reference = outrider_luajit::luaL_ref(lua, LUA_REGISTRYINDEX);
     }
     0
 }

@@ -31,7 +31,7 @@ use std::ffi::c_int;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mlua_sys::{lua_Debug, lua_State};
+use outrider_luajit::{lua_Debug, lua_State};
 use outrider_vm_pool::{CallSlot, Interrupt, NO_CLOCK, Overrun, ShareAccount, ThreadClock};
 
 /// CPU clocks of threads, by `pthread_getcpuclockid`.
@@ -211,7 +211,7 @@ unsafe fn set_hook(
     hook: Option<unsafe extern "C-unwind" fn(*mut lua_State, *mut lua_Debug)>,
 ) {
     // SAFETY: `lua` is live by contract; LuaJIT allows this at any time.
-    unsafe { mlua_sys::lua_sethook(lua, hook, mlua_sys::LUA_MASKCOUNT, 1) };
+    unsafe { outrider_luajit::lua_sethook(lua, hook, outrider_luajit::LUA_MASKCOUNT, 1) };
 }
 
 /// Ends what runs. Owns nothing, as it leaves by a jump.
@@ -221,13 +221,13 @@ unsafe extern "C-unwind" fn interrupt(lua: *mut lua_State, _: *mut lua_Debug) {
     // raising are what it is for, and this frame holds nothing.
     unsafe {
         if lua_isyieldable(lua) != 0 {
-            mlua_sys::lua_yield(lua, 0);
+            outrider_luajit::lua_yield(lua, 0);
             return;
         }
-        mlua_sys::luaL_where(lua, RUNNING);
-        mlua_sys::lua_pushstring_(lua, c"the time budget of the call is used up".as_ptr());
-        mlua_sys::lua_concat(lua, 2);
-        mlua_sys::lua_error(lua)
+        outrider_luajit::luaL_where(lua, RUNNING);
+        outrider_luajit::lua_pushstring_(lua, c"the time budget of the call is used up".as_ptr());
+        outrider_luajit::lua_concat(lua, 2);
+        outrider_luajit::lua_error(lua)
     }
 }
 

@@ -3,7 +3,7 @@
 
 use std::ffi::{CStr, c_int};
 
-use mlua_sys::{LUA_OK, LUA_REGISTRYINDEX, lua_State};
+use outrider_luajit::{LUA_OK, LUA_REGISTRYINDEX, lua_State};
 
 use super::super::call::CallState;
 use super::super::chunks::load_text;
@@ -79,43 +79,47 @@ pub(super) unsafe extern "C-unwind" fn boot(lua: *mut lua_State) -> c_int {
     // SAFETY: runs under `lua_cpcall` with a `Boot` that outlives it; no frame here owns anything, so
     // it may be left by a jump.
     unsafe {
-        let boot = mlua_sys::lua_touserdata(lua, 1).cast::<Boot>();
-        mlua_sys::luaL_openlibs(lua);
+        let boot = outrider_luajit::lua_touserdata(lua, 1).cast::<Boot>();
+        outrider_luajit::luaL_openlibs(lua);
         let mut main = true;
         for (name, source) in SOURCES {
-            let status =
-                mlua_sys::luaL_loadbuffer(lua, source.as_ptr().cast(), source.len(), name.as_ptr());
+            let status = outrider_luajit::luaL_loadbuffer(
+                lua,
+                source.as_ptr().cast(),
+                source.len(),
+                name.as_ptr(),
+            );
             if status != LUA_OK {
-                mlua_sys::lua_error(lua);
+                outrider_luajit::lua_error(lua);
             }
             if main {
                 // The first one stays below the table of the others.
-                mlua_sys::lua_createtable(lua, 0, 16);
+                outrider_luajit::lua_createtable(lua, 0, 16);
                 main = false;
             } else {
                 // `=sdk/x.lua` is kept as it is.
-                mlua_sys::lua_setfield(lua, -2, name.as_ptr());
+                outrider_luajit::lua_setfield(lua, -2, name.as_ptr());
             }
         }
-        mlua_sys::lua_pushlstring_(
+        outrider_luajit::lua_pushlstring_(
             lua,
             HOST_DECLARATION.as_ptr().cast(),
             HOST_DECLARATION.len(),
         );
-        mlua_sys::lua_pushlightuserdata(lua, (*boot).call.cast());
-        mlua_sys::lua_pushlightuserdata(lua, host_address());
-        mlua_sys::lua_pushnumber(lua, (*boot).seed);
-        mlua_sys::lua_pushnumber(lua, (*boot).budget as f64);
-        mlua_sys::lua_pushlightuserdata(lua, (*boot).call.cast());
-        mlua_sys::lua_pushcclosure(lua, load_text, 1);
-        mlua_sys::lua_call(lua, 7, 1);
+        outrider_luajit::lua_pushlightuserdata(lua, (*boot).call.cast());
+        outrider_luajit::lua_pushlightuserdata(lua, host_address());
+        outrider_luajit::lua_pushnumber(lua, (*boot).seed);
+        outrider_luajit::lua_pushnumber(lua, (*boot).budget as f64);
+        outrider_luajit::lua_pushlightuserdata(lua, (*boot).call.cast());
+        outrider_luajit::lua_pushcclosure(lua, load_text, 1);
+        outrider_luajit::lua_call(lua, 7, 1);
         for (index, entry) in (*boot).entries.iter_mut().enumerate() {
-            mlua_sys::lua_rawgeti_(lua, -1, count(index + 1));
-            *entry = mlua_sys::luaL_ref(lua, LUA_REGISTRYINDEX);
+            outrider_luajit::lua_rawgeti_(lua, -1, count(index + 1));
+            *entry = outrider_luajit::luaL_ref(lua, LUA_REGISTRYINDEX);
         }
         for handler in &mut (*boot).handlers {
-            mlua_sys::lua_pushboolean(lua, 0);
-            *handler = mlua_sys::luaL_ref(lua, LUA_REGISTRYINDEX);
+            outrider_luajit::lua_pushboolean(lua, 0);
+            *handler = outrider_luajit::luaL_ref(lua, LUA_REGISTRYINDEX);
         }
     }
     0

@@ -3,7 +3,7 @@
 use std::ffi::{CStr, c_int};
 use std::time::Duration;
 
-use mlua_sys::{LUA_OK, lua_State};
+use outrider_luajit::{LUA_OK, lua_State};
 
 use super::{Coroutine, Entry, State, Thread};
 use crate::sdk_names::with_nearest;
@@ -37,8 +37,8 @@ impl State {
             // SAFETY: moves the thread object from its own stack to the main thread's; no allocation,
             // and there is room on both.
             unsafe {
-                mlua_sys::lua_pushthread(coroutine.lua);
-                mlua_sys::lua_xmove(coroutine.lua, lua, 1);
+                outrider_luajit::lua_pushthread(coroutine.lua);
+                outrider_luajit::lua_xmove(coroutine.lua, lua, 1);
             }
         })
     }
@@ -49,11 +49,12 @@ impl State {
         let folder = format!("{}/", self.shared().folder);
         for level in 0..DEEPEST {
             // SAFETY: plain data, for which all zeros is a value.
-            let mut info: mlua_sys::lua_Debug = unsafe { std::mem::zeroed() };
+            let mut info: outrider_luajit::lua_Debug = unsafe { std::mem::zeroed() };
             // SAFETY: the thread does not run; looking at its calls neither allocates nor raises.
             let known = unsafe {
-                mlua_sys::lua_getstack(coroutine.lua, level, &raw mut info) != 0
-                    && mlua_sys::lua_getinfo(coroutine.lua, c"Sl".as_ptr(), &raw mut info) != 0
+                outrider_luajit::lua_getstack(coroutine.lua, level, &raw mut info) != 0
+                    && outrider_luajit::lua_getinfo(coroutine.lua, c"Sl".as_ptr(), &raw mut info)
+                        != 0
             };
             if !known {
                 return None;
@@ -95,18 +96,18 @@ impl State {
     pub(super) fn take_error(&mut self, from: *mut lua_State) -> String {
         // SAFETY: a failed protected call left its error on top of that stack; looking at it does not
         // allocate.
-        let kind = unsafe { mlua_sys::lua_type(from, -1) };
-        if kind == mlua_sys::LUA_TSTRING {
+        let kind = unsafe { outrider_luajit::lua_type(from, -1) };
+        if kind == outrider_luajit::LUA_TSTRING {
             let mut length = 0;
             // SAFETY: it is a string already, so nothing is converted; it is copied before it is
             // popped.
             let message = unsafe {
-                let data = mlua_sys::lua_tolstring(from, -1, &raw mut length);
+                let data = outrider_luajit::lua_tolstring(from, -1, &raw mut length);
                 let bytes = std::slice::from_raw_parts(data.cast::<u8>(), length);
                 String::from_utf8_lossy(bytes).into_owned()
             };
             // SAFETY: pops what was looked at.
-            unsafe { mlua_sys::lua_pop(from, 1) };
+            unsafe { outrider_luajit::lua_pop(from, 1) };
             return message;
         }
         if self.entries[0] == 0 {
@@ -116,10 +117,10 @@ impl State {
             if from == lua {
                 // On the same stack the value lies below the function; it is brought to the top.
                 // SAFETY: rearranges what is there.
-                unsafe { mlua_sys::lua_insert(lua, -2) };
+                unsafe { outrider_luajit::lua_insert(lua, -2) };
             } else {
                 // SAFETY: moves the value to the main thread's stack, which has room.
-                unsafe { mlua_sys::lua_xmove(from, lua, 1) };
+                unsafe { outrider_luajit::lua_xmove(from, lua, 1) };
             }
         })
         .unwrap_or_else(|| "an error value that has no text".to_owned())
@@ -138,12 +139,12 @@ impl State {
         let status = unsafe {
             self.push_entry(entry);
             push(lua);
-            mlua_sys::lua_pcall(lua, 1, 0, 0)
+            outrider_luajit::lua_pcall(lua, 1, 0, 0)
         };
         self.end_call();
         if status != LUA_OK {
             // SAFETY: drops the error value.
-            unsafe { mlua_sys::lua_pop(lua, 1) };
+            unsafe { outrider_luajit::lua_pop(lua, 1) };
         }
         let results = std::mem::replace(&mut self.call_state().results, kept);
         results.into_iter().next().map(|(_, text)| text)

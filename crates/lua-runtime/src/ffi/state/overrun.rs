@@ -1,6 +1,6 @@
 //! The state of a VM after a call that was interrupted.
 
-use mlua_sys::LUA_OK;
+use outrider_luajit::LUA_OK;
 use outrider_vm_pool::{CallSlot, Overrun};
 use std::sync::Arc;
 
@@ -35,9 +35,9 @@ impl State {
         unsafe {
             hook_fires(lua, || {
                 self.push_entry(Entry::UnloadConfig);
-                mlua_sys::lua_pushnumber(lua, NO_CONFIGURATION);
-                if mlua_sys::lua_pcall(lua, 1, 0, 0) != LUA_OK {
-                    mlua_sys::lua_pop(lua, 1);
+                outrider_luajit::lua_pushnumber(lua, NO_CONFIGURATION);
+                if outrider_luajit::lua_pcall(lua, 1, 0, 0) != LUA_OK {
+                    outrider_luajit::lua_pop(lua, 1);
                 }
             })
         }
