@@ -1,7 +1,7 @@
 # What a person runs. Each target does all of its own set-up; cargo decides what is rebuilt.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test soak soak-traps soak-hostile soak-operations chaos fuzz miri tsan bench build release lint fmt docs clean tools test-tools bench-tools nightly-tools envoy envoy-release \
+.PHONY: help demo demo-lanes test soak soak-traps soak-hostile soak-operations chaos fuzz miri tsan bench build release lint fmt docs clean tools test-tools bench-tools nightly-tools envoy envoy-release \
         test-plugins plugins plugins-rust plugins-go plugins-assemblyscript plugins-cpp
 
 CARGO ?= cargo
@@ -21,6 +21,10 @@ help: ## Show this list
 demo: release envoy-release ## Start the quickstart gateway, send requests through it, change it while it runs
 	$(call step,'demo')
 	@$(TARGET)/release/outrider-demo --outrider $(TARGET)/release/outrider
+
+demo-lanes: release envoy-release ## Start a chain of three services in two versions each, and send requests through both lanes
+	$(call step,'demo of lanes')
+	@$(TARGET)/release/outrider-demo-lanes --outrider $(TARGET)/release/outrider
 
 test: test-tools build plugins-rust envoy ## Format check, lints, and every test, those with the real Envoy included
 	$(call step,'formatting')

@@ -34,6 +34,7 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
             "plugin-api",
             "plugin-formats",
             "envoy-abi",
+            "lanes",
             "lua-runtime",
             "vm-pool",
             "wasm-runtime",

@@ -7,11 +7,14 @@ use std::time::SystemTime;
 
 use outrider_envoy_abi::{FilterConfig, MetricTable, RouteConfig};
 use outrider_plugin_api::{CalloutClusters, Chain, ConfigPlace, Link, Plugin};
-use outrider_plugin_formats::{self as formats, Group, PluginEntry, PluginTime, RoutePlugin};
+use outrider_plugin_formats::{
+    self as formats, Group, LaneUse, PluginEntry, PluginTime, RoutePlugin,
+};
 use outrider_vm_pool::drop_later;
 use serde_json::Value;
 
 use crate::document::Refusal;
+use crate::lanes::Lanes;
 use crate::limits;
 use crate::metrics::Table;
 use crate::plugin::{self, CodeKey, GenerationPlugin, Place};
@@ -29,6 +32,7 @@ pub(crate) struct Core {
     /// Hears of this core's end.
     filter: Weak<Filter>,
     plugins: BTreeMap<String, GenerationPlugin>,
+    lanes: Lanes,
     base: Arc<Chain>,
     body_limit: Option<u32>,
 }
@@ -82,10 +86,11 @@ impl Core {
             name: name.into(),
             filter,
             plugins,
+            lanes: Lanes::new(document.lane_groups, document.lanes, workers),
             base: Arc::default(),
             body_limit,
         };
-        let (links, wrong) = core.links("gateway", &[]);
+        let (links, wrong) = core.links("gateway", &[], &[]);
         refusals.extend(wrong);
         if refusals.is_empty() {
             core.base = Arc::new(Chain::new(links));
@@ -107,14 +112,20 @@ impl Core {
 
     /// The links of a scope, in order, and what is wrong with those that cannot be had. A plugin that
     /// cannot be had has a link all the same, which fails by its policy.
-    pub(crate) fn links(&self, scope: &str, changes: &[RoutePlugin]) -> (Vec<Link>, Vec<Refusal>) {
+    pub(crate) fn links(
+        &self,
+        scope: &str,
+        changes: &[RoutePlugin],
+        lanes: &[LaneUse],
+    ) -> (Vec<Link>, Vec<Refusal>) {
         let change = |name: &str| changes.iter().find(|change| change.name == name);
         let place = route::is_named(scope).then(|| ConfigPlace {
             name: format!("{} {scope}", self.name).into(),
             generation: self.id,
         });
         let mut ordered: Vec<(Order<'_>, Link)> = Vec::new();
-        let mut refusals = Vec::new();
+        // Lanes come first: plugins see the header of the request's lane, and the route that it leads to.
+        let (mut links, mut refusals) = self.lanes.links(scope, lanes);
         for (name, plugin) in &self.plugins {
             let change = change(name);
             let enabled = change
@@ -143,10 +154,8 @@ impl Core {
             }
         }
         ordered.sort_by(|(left, _), (right, _)| left.cmp(right));
-        (
-            ordered.into_iter().map(|(_, link)| link).collect(),
-            refusals,
-        )
+        links.extend(ordered.into_iter().map(|(_, link)| link));
+        (links, refusals)
     }
 }
 

@@ -7,6 +7,7 @@ mod admin;
 mod circuits;
 mod document;
 mod generation;
+mod lanes;
 mod last_faults;
 mod limits;
 mod merge;

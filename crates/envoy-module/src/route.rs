@@ -79,9 +79,14 @@ impl Route {
         Arc::new(Chain::new(links).of_project(self.project()))
     }
 
+    fn links(&self, core: &Core) -> (Vec<Link>, Vec<Refusal>) {
+        let RouteConfig { plugins, lanes, .. } = &self.document;
+        core.links(self.scope(), plugins, lanes)
+    }
+
     /// Makes the route's chain in a generation.
     pub(crate) fn resolve(&self, core: &Core) -> Resolved {
-        let (links, refusals) = core.links(self.scope(), &self.document.plugins);
+        let (links, refusals) = self.links(core);
         // A vector of chains is valid whatever panicked while it was locked.
         let mut chains = self.chains.write().unwrap_or_else(PoisonError::into_inner);
         if refusals.is_empty() {
@@ -118,6 +123,6 @@ impl Route {
         // Cannot happen while every route is resolved in every generation that lives; if it does, the
         // stream still gets the right chain, at a cost.
         drop(chains);
-        self.chain_of(core.links(self.scope(), &self.document.plugins).0)
+        self.chain_of(self.links(core).0)
     }
 }

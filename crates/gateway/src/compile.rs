@@ -11,6 +11,7 @@ mod conditions;
 mod files;
 mod gateway;
 mod grants;
+mod lanes;
 mod metadata;
 mod mistakes;
 mod plugins;
@@ -97,10 +98,15 @@ pub fn compile(path: &str, loader: &dyn Loader) -> Compiled {
     let upstreams = upstreams::build(&mut context, &sources);
     let plugins = plugins::load(&mut context, &sources);
     plugins::check_allowed(&mut context, &sources, &upstreams.names);
-    let projects = projects::build(&mut context, &sources, &upstreams);
+    let lanes = lanes::build(&mut context, &sources, &upstreams.names);
+    let projects = projects::build(&mut context, &sources, &upstreams, &lanes);
     tls::warn_of_missing_names(&mut context, &projects);
     let unused = mistakes::unused(&sources, &gateway, &plugins, &projects, &upstreams);
     let scoped = scopes::build(&mut context, gateway, &plugins, projects, &upstreams.names);
+    let lane_groups = lanes::used(
+        lanes,
+        scoped.as_ref().map(|(_, _, projects)| projects.as_slice()),
+    );
 
     let Context {
         mut problems,
@@ -128,6 +134,7 @@ pub fn compile(path: &str, loader: &dyn Loader) -> Compiled {
             client_limits: gateway.limits,
             workers: gateway.workers,
             filter: {
+                filter.lane_groups = lane_groups;
                 filter.callout_clusters = upstreams::callout_clusters(&filter, &upstreams.built);
                 warnings.extend(scripts::warnings(&filter, &plugins, &upstreams.names));
                 filter

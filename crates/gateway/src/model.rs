@@ -4,6 +4,7 @@
 //! `docs/configuration.md` (both from the comments here, which users therefore read). What one value
 //! alone has to be is checked by its type in [`text`]; what values mean together, in `crate::compile`.
 
+pub(crate) mod lanes;
 pub(crate) mod text;
 
 use outrider_plugin_formats::{All, CircuitOff, FailureAction, Group, PluginTime, WasmResults};
@@ -11,17 +12,18 @@ use outrider_yaml::{Entries, Field, Node, Shape};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
+pub(crate) use lanes::{LaneGroup, LaneTarget, LaneWhen, ProjectLane, ProjectLaneRole};
 pub(crate) use text::{
     Address, AddressRange, Duration, HeaderName, HostPattern, IpAddress, Method, Name, Number,
     Path, PluginName, Regex, Size, Text, Upgrade,
 };
 
-/// Outrider's configuration: one gateway, its plugins, projects and upstreams.
+/// Outrider's configuration: one gateway, its plugins, projects, lanes and upstreams.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct File {
     /// More files, relative to this one; `*` matches within one folder. They hold `plugins`,
-    /// `projects` and `upstreams`; only the first file holds `gateway` and `include`.
+    /// `projects`, `lanes` and `upstreams`; only the first file holds `gateway` and `include`.
     #[serde(default)]
     pub(crate) include: Field<Vec<Field<Text>>>,
     /// Where the gateway listens, and what holds for all of it. Required in the first file.
@@ -34,6 +36,10 @@ pub(crate) struct File {
     /// The projects. Each owns some hosts (an Envoy virtual host).
     #[serde(default)]
     pub(crate) projects: Field<Vec<Field<Project>>>,
+    /// Lanes, by the name of their group: versions of a whole chain of services, one of which serves a request from its
+    /// first hop to its last (`docs/lanes.md`). A name has lower-case letters, digits and hyphens.
+    #[serde(default)]
+    pub(crate) lanes: Field<Entries<Field<LaneGroup>>>,
     /// Where requests are sent, by name. Each becomes an Envoy cluster of the same name, which is also
     /// the name by which plugins call it. For an upstream that some plugin may call there is a second
     /// cluster, `<name>/callouts`, so that callouts share no connection with requests of routes.
@@ -485,6 +491,9 @@ pub(crate) struct Project {
     #[serde(default)]
     #[schemars(length(min = 1))]
     pub(crate) hosts: Field<Vec<Field<HostPattern>>>,
+    /// What happens to the lane of its requests. Default: nothing.
+    #[serde(default)]
+    pub(crate) lane: Field<ProjectLane>,
     /// Metadata of its routes, by namespace and key, for plugins: in scripts of Envoy's Lua filter `handle:metadata()`
     /// answers the namespace `envoy.filters.http.lua`. A route's own keys win.
     #[serde(default)]
@@ -512,7 +521,7 @@ pub(crate) struct Route {
     /// Which requests it takes. All conditions have to hold.
     #[serde(default, rename = "match")]
     pub(crate) matches: Field<Match>,
-    /// The upstream that gets the request, or a list of upstreams with weights.
+    /// The upstream that gets the request, a list of upstreams with weights, or a service of some lanes.
     #[serde(default)]
     pub(crate) to: Field<Target>,
     /// Answer with a redirect.
@@ -692,6 +701,8 @@ pub(crate) enum Target {
     Text(Text),
     /// Upstreams with weights.
     List(Vec<Field<Weighted>>),
+    /// A service of some lanes.
+    Mapping(LaneTarget),
 }
 
 /// An upstream that gets a share of a route's requests.

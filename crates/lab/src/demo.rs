@@ -87,5 +87,6 @@ Try next, from the repository's root:
   curl -i -u alice:secret localhost:10000/cart                      then edit the file, save, ask again
   target/release/outrider explain examples/quickstart/outrider.yaml --host localhost --path /cart
   target/release/outrider render envoy examples/quickstart/outrider.yaml --static
+  make demo-lanes                                                   one version of a whole chain of services, by a header
   examples/quickstart/README.md, examples/scopes, examples/tls      more to read and run
 ";

@@ -10,12 +10,15 @@
 
 pub mod bench;
 mod body;
+pub mod chain;
 pub mod chaos;
 pub mod client;
 pub mod demo;
+pub mod demo_lanes;
 pub mod echo;
 mod free_address;
 mod headers;
+pub mod hello;
 pub mod hostile;
 mod open_loop;
 pub mod operations;

@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use crate::allow::Allow;
 use crate::circuit::Circuit;
+use crate::lanes::{LaneGroup, LaneUse};
 use crate::manifest::{BodyModes, Group, Runtime};
 use crate::policy::{Budgets, FailurePolicy};
 use crate::wasm::WasmOptions;
@@ -42,6 +43,13 @@ pub struct FilterConfig {
     /// of routes. An upstream that is not here is called by its own name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub callout_clusters: BTreeMap<String, String>,
+    /// Groups of lanes; names are unique.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub lane_groups: Vec<LaneGroup>,
+    /// What the gateway's scope does with the lanes of its requests; a route's document that says something of lanes goes
+    /// before it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub lanes: Vec<LaneUse>,
     /// The plugins, in any order; names are unique.
     #[serde(default)]
     pub plugins: Vec<PluginEntry>,
@@ -149,6 +157,9 @@ pub struct RouteConfig {
     /// The scope, for messages: `project shop, route /cart`.
     #[serde(default)]
     pub scope: String,
+    /// What the scope does with the lanes of its requests; empty: as at the gateway.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub lanes: Vec<LaneUse>,
     /// The plugins of which something differs.
     #[serde(default)]
     pub plugins: Vec<RoutePlugin>,

@@ -7,6 +7,7 @@ mod allow;
 mod circuit;
 mod filter;
 mod forms;
+mod lanes;
 mod manifest;
 mod package;
 mod policy;
@@ -17,6 +18,10 @@ pub use allow::{All, Allow, AllowedNames, REPORTING_HEADERS};
 pub use circuit::{Circuit, CircuitLimits, CircuitOff};
 pub use filter::{
     FORMAT, FilterConfig, PluginEntry, PluginSource, PluginTime, RouteConfig, RoutePlugin,
+};
+pub use lanes::{
+    LaneCondition, LaneGroup, LanePart, LaneRole, LaneRule, LaneTest, LaneUse,
+    WHOLE as WHOLE_LANE_WEIGHT,
 };
 pub use manifest::{BodyMode, BodyModes, Group, Manifest, Runtime};
 pub use package::{PluginCode, PluginPackage, WasmModule};

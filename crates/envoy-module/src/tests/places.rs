@@ -98,7 +98,7 @@ fn a_configuration_takes_the_place_of_its_filter_and_scope() {
         ("a route", vec![change(json!({"k": 2}))]),
         ("a route", vec![]),
     ] {
-        let (made, refusals) = core.links(scope, &changes);
+        let (made, refusals) = core.links(scope, &changes, &[]);
         assert_eq!(refusals.len(), 0);
         links.push(made);
     }

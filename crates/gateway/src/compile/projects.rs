@@ -2,10 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use outrider_plugin_formats::LaneUse;
 use outrider_yaml::{Field, Location};
 use serde_json::{Map, Value};
 
 use super::files::Source;
+use super::lanes::{self, LaneGroups, LaneRoutes};
 use super::upstreams::Upstreams;
 use super::{Context, Origin, metadata, mistakes, routes, scopes, shadow};
 use crate::model;
@@ -15,6 +17,8 @@ use crate::plan::{Action, Match, Use};
 pub(super) struct Project {
     pub(super) name: String,
     pub(super) hosts: Vec<String>,
+    /// What happens to the lane of its requests.
+    pub(super) lane: Option<LaneUse>,
     pub(super) metadata: Map<String, Value>,
     pub(super) uses: Vec<Use>,
     pub(super) routes: Vec<Route>,
@@ -26,6 +30,8 @@ pub(super) struct Route {
     pub(super) location: Location,
     pub(super) matches: Option<Match>,
     pub(super) action: Option<Action>,
+    /// Where requests of lanes go, if not where `action` says.
+    pub(super) lanes: Option<LaneRoutes>,
     /// Where it says that requests may be upgraded.
     pub(super) upgrades: Option<(Origin, Location)>,
     pub(super) metadata: Map<String, Value>,
@@ -43,6 +49,7 @@ pub(super) fn build(
     context: &mut Context<'_>,
     sources: &[Source],
     upstreams: &Upstreams,
+    lanes: &LaneGroups,
 ) -> Vec<Project> {
     let mut taken = Taken::default();
     let mut projects = Vec::new();
@@ -55,7 +62,7 @@ pub(super) fn build(
                 &mut taken,
                 project.location,
                 &project.value,
-                upstreams,
+                (upstreams, lanes),
             );
             projects.push(project);
         }
@@ -69,7 +76,7 @@ fn one(
     taken: &mut Taken,
     location: Location,
     project: &model::Project,
-    upstreams: &Upstreams,
+    (upstreams, lanes): (&Upstreams, &LaneGroups),
 ) -> Project {
     let name = match context.required(origin, location, "the project", "name", &project.name) {
         None => String::new(),
@@ -95,6 +102,7 @@ fn one(
         format!("the project `{name}`")
     };
     let hosts = hosts(context, origin, taken, location, &what, project);
+    let lane = lanes::of_project(context, origin, &project.lane, lanes);
     let metadata = metadata::read(context, origin, &project.metadata);
     let uses = scopes::read_uses(context, origin, &project.uses);
     let mut routes = Vec::new();
@@ -112,7 +120,7 @@ fn one(
             let Some(route) = route.get() else {
                 continue;
             };
-            let route = routes::build(context, origin, index, route, upstreams);
+            let route = routes::build(context, origin, index, route, (upstreams, lanes));
             if let Some(first) = names.insert(route.name.clone(), route.location) {
                 context.problem(
                     origin,
@@ -129,12 +137,14 @@ fn one(
     }
     shadow::check(context, origin, &routes);
     mistakes::of_routes(context, origin, &routes);
+    lanes::check_roles(context, origin, project, &routes);
     Project {
         name,
         hosts,
+        lane,
         metadata,
         uses,
-        routes,
+        routes: routes.into_iter().flat_map(lanes::expand).collect(),
     }
 }
 

@@ -3,6 +3,7 @@
 use outrider_yaml::{Entries, Field, Located, Location};
 
 use super::conditions::conditions;
+use super::lanes::{self, LaneGroups};
 use super::projects::Route;
 use super::upstreams::Upstreams;
 use super::{Context, Origin, known_names, metadata, scopes};
@@ -17,7 +18,7 @@ pub(super) fn build(
     origin: &Origin,
     index: usize,
     route: &Located<model::Route>,
-    upstreams: &Upstreams,
+    (upstreams, groups): (&Upstreams, &LaneGroups),
 ) -> Route {
     let Located {
         location,
@@ -31,8 +32,27 @@ pub(super) fn build(
     let matches = context
         .required(origin, *location, &what, "match", &route.matches)
         .and_then(|matches| self::matches(context, origin, matches));
+    let lanes = match route
+        .to
+        .get()
+        .map(|target| (target.location, &target.value))
+    {
+        Some((location, Target::Mapping(target))) => {
+            lanes::of_route(context, origin, location, target, groups)
+        }
+        _ => None,
+    };
+    let baseline = lanes.as_ref().map(|lanes| lanes.baseline.as_str());
     Route {
-        action: action(context, origin, *location, &what, route, upstreams),
+        action: action(
+            context,
+            origin,
+            *location,
+            &what,
+            route,
+            (upstreams, baseline),
+        ),
+        lanes,
         metadata: metadata::read(context, origin, &route.metadata),
         uses: scopes::read_uses(context, origin, &route.uses),
         upgrades: route
@@ -163,7 +183,7 @@ fn action(
     owner: Location,
     what: &str,
     route: &model::Route,
-    upstreams: &Upstreams,
+    (upstreams, baseline): (&Upstreams, Option<&str>),
 ) -> Option<Action> {
     exactly_one(
         context,
@@ -225,7 +245,7 @@ fn action(
     let targets = route
         .to
         .get()
-        .map(|target| targets(context, origin, target, upstreams));
+        .map(|target| targets(context, origin, target, (upstreams, baseline)));
     let redirect = route
         .redirect
         .get()
@@ -430,7 +450,7 @@ fn targets(
     context: &mut Context<'_>,
     origin: &Origin,
     target: &Located<Target>,
-    upstreams: &Upstreams,
+    (upstreams, baseline): (&Upstreams, Option<&str>),
 ) -> Vec<(String, u32)> {
     let mut targets: Vec<(String, u32)> = Vec::new();
     let known = |context: &mut Context<'_>, location: Location, name: &str| {
@@ -441,6 +461,8 @@ fn targets(
             known(context, target.location, &name.0);
             targets.push((name.0.clone(), 1));
         }
+        // What is wrong with it has been told.
+        Target::Mapping(_) => targets.extend(baseline.map(|name| (name.to_owned(), 1))),
         Target::List(list) => {
             let mut complete = true;
             for share in list {

@@ -7,8 +7,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use outrider_plugin_formats::{
-    BodyMode, FORMAT, FilterConfig, PluginEntry, PluginSource, Problem, RouteConfig, RoutePlugin,
-    Runtime,
+    BodyMode, FORMAT, FilterConfig, LaneUse, PluginEntry, PluginSource, Problem, RouteConfig,
+    RoutePlugin, Runtime,
 };
 use outrider_yaml::{Field, Located, Location, Node, PathSegment, Shape, Value as Tree};
 use serde_json::Value;
@@ -185,10 +185,12 @@ impl Scopes<'_, '_> {
         let projects::Project {
             name,
             hosts,
+            lane,
             metadata,
             uses,
             routes,
         } = project;
+        let lanes: Vec<LaneUse> = lane.into_iter().collect();
         let mut changes: BTreeMap<String, Change> = BTreeMap::new();
         let mut states: BTreeMap<String, State> = BTreeMap::new();
         for item in &uses {
@@ -246,6 +248,7 @@ impl Scopes<'_, '_> {
                 (plugins != own).then(|| RouteConfig {
                     format: FORMAT,
                     scope: format!("project {name}, route {}", route.name),
+                    lanes: lanes.clone(),
                     plugins,
                 })
             };
@@ -261,9 +264,10 @@ impl Scopes<'_, '_> {
                 _ => whole = false,
             }
         }
-        let filter = (!own.is_empty()).then(|| RouteConfig {
+        let filter = (!own.is_empty() || !lanes.is_empty()).then(|| RouteConfig {
             format: FORMAT,
             scope: format!("project {name}"),
+            lanes,
             plugins: own,
         });
         whole.then_some(Project {
@@ -448,6 +452,9 @@ impl Scopes<'_, '_> {
             plugin_time: gateway.plugin_time,
             // Which upstreams there are is known later.
             callout_clusters: BTreeMap::new(),
+            // Which groups scopes use is known later.
+            lane_groups: Vec::new(),
+            lanes: Vec::new(),
             plugins,
         }
     }

@@ -6,8 +6,10 @@
 //!   that no spelling of a path slips past a route that guards it;
 //! - headers with an underscore are dropped, because some upstreams take `_` for `-`;
 //! - request headers have ten seconds to arrive, unless the file says otherwise;
+//! - the id of a request (`x-request-id`) is made anew, unless the proxy is a sidecar of a chain with lanes;
 //! - a TLS listener looks at the client's first message, so that plugins know which name it asked for.
 
+use outrider_plugin_formats::LaneRole;
 use serde_json::{Map, Value, json};
 
 use super::{
@@ -113,6 +115,9 @@ fn connection_manager(
     if trusted_hops > 0 {
         set("xff_num_trusted_hops", trusted_hops.into());
     }
+    if is_sidecar(plan) {
+        set("preserve_external_request_id", true.into());
+    }
     set("normalize_path", true.into());
     set("merge_slashes", true.into());
     set(
@@ -163,6 +168,17 @@ fn connection_manager(
         "envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager",
         Value::Object(manager),
     )
+}
+
+/// Whether requests have met a proxy before this one. Their id is kept then: it may be what lanes are matched by.
+fn is_sidecar(plan: &Plan) -> bool {
+    let documents = plan
+        .projects
+        .iter()
+        .filter_map(|project| project.filter.as_ref());
+    documents
+        .flat_map(|document| &document.lanes)
+        .any(|lane| lane.role != LaneRole::Edge)
 }
 
 fn access_log(log: &AccessLog) -> Value {

@@ -1,0 +1,194 @@
+//! Lanes along a chain of services: an edge gateway and a sidecar for each version of each service, all of them real Envoys.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test, its helpers included, fails by panicking"
+)]
+
+use std::time::Duration;
+
+use outrider_lab::chain::{Chain, ChainOptions, Mode, Service};
+
+const FR: &[(&str, &str)] = &[("user", "fr")];
+const EN: &[(&str, &str)] = &[("user", "en")];
+
+fn line(length: usize) -> ChainOptions {
+    let path = |path: std::path::PathBuf| path.to_string_lossy().into_owned();
+    ChainOptions {
+        arguments: vec![
+            "--envoy".to_owned(),
+            path(outrider_e2e::envoy().unwrap()),
+            "--module".to_owned(),
+            path(outrider_e2e::module().unwrap()),
+        ],
+        ..ChainOptions::line(outrider_e2e::command().unwrap(), length)
+    }
+}
+
+/// The answer of a chain whose services greet with these words.
+fn answer(words: &[&str]) -> String {
+    let parts = words
+        .iter()
+        .enumerate()
+        .map(|(index, word)| format!("{word} eric@hello{}:", index + 1));
+    parts.collect::<Vec<_>>().join("<")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn lane_holds_along_the_chain_and_a_missing_version_is_the_baseline_s() {
+    let mut chain = Chain::start(line(3)).await.unwrap();
+    let french = answer(&["Bonjour"; 3]);
+
+    // Article 000's check: five requests, fifteen `Bonjour`.
+    let mut bonjours = 0;
+    for _ in 0..5 {
+        let text = chain.get("/hello/eric", FR).await.unwrap();
+        assert_eq!(text, french);
+        bonjours += text.matches("Bonjour").count();
+    }
+    assert_eq!(bonjours, 15);
+    assert_eq!(
+        chain.get("/hello/eric", EN).await.unwrap(),
+        answer(&["Hello"; 3])
+    );
+    assert_eq!(
+        chain.get("/hello/eric", &[]).await.unwrap(),
+        answer(&["Hello"; 3])
+    );
+
+    // Clients do not choose a lane themselves.
+    let forged = [("x-outrider-lane", "fr")];
+    assert_eq!(
+        chain.get("/hello/eric", &forged).await.unwrap(),
+        answer(&["Hello"; 3])
+    );
+
+    let mixed = answer(&["Bonjour", "Hello", "Bonjour"]);
+    chain
+        .remove_version(("hello2", "fr"), ("/hello/eric", FR), &mixed)
+        .await
+        .unwrap();
+    assert_eq!(
+        chain.get("/hello/eric", EN).await.unwrap(),
+        answer(&["Hello"; 3])
+    );
+
+    assert!(chain.counter("edge", "entered").await.unwrap() >= 6);
+    assert!(chain.counter("hello1-fr", "restored").await.unwrap() >= 6);
+    assert_eq!(chain.counter("hello1-fr", "unmatched").await.unwrap(), 0);
+    assert_eq!(chain.counter("hello2-en", "ambiguous").await.unwrap(), 0);
+    chain.stop().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn strict_lanes_need_nothing_of_the_services() {
+    let options = ChainOptions {
+        mode: Mode::Strict,
+        passes: Vec::new(),
+        ..line(3)
+    };
+    let chain = Chain::start(options).await.unwrap();
+    for _ in 0..5 {
+        assert_eq!(
+            chain.get("/hello/eric", FR).await.unwrap(),
+            answer(&["Bonjour"; 3])
+        );
+        assert_eq!(
+            chain.get("/hello/eric", EN).await.unwrap(),
+            answer(&["Hello"; 3])
+        );
+    }
+    assert!(chain.counter("hello1-fr", "stamped").await.unwrap() >= 5);
+    chain.stop().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ten_thousand_requests_of_two_lanes_do_not_cross_over() {
+    let mut options = line(1);
+    // hello1 calls hello2 and hello3 at once, each of them in two versions.
+    options.services = [
+        ("hello1", vec!["hello2", "hello3"]),
+        ("hello2", vec![]),
+        ("hello3", vec![]),
+    ]
+    .into_iter()
+    .map(|(name, next)| Service {
+        name: name.to_owned(),
+        next: next.into_iter().map(str::to_owned).collect(),
+    })
+    .collect();
+    let chain = std::sync::Arc::new(Chain::start(options).await.unwrap());
+    let workers = (0..20).map(|worker| {
+        let chain = std::sync::Arc::clone(&chain);
+        tokio::spawn(async move {
+            for number in 0..500 {
+                let (lane, word) = if (worker + number) % 2 == 0 {
+                    (FR, "Bonjour")
+                } else {
+                    (EN, "Hello")
+                };
+                let text = chain.get("/hello/eric", lane).await.unwrap();
+                assert_eq!(text, answer(&[word; 3]));
+            }
+        })
+    });
+    for worker in workers.collect::<Vec<_>>() {
+        worker.await.unwrap();
+    }
+    for version in ["hello1-fr", "hello1-en"] {
+        assert_eq!(chain.counter(version, "unmatched").await.unwrap(), 0);
+        assert_eq!(chain.counter(version, "conflict").await.unwrap(), 0);
+    }
+    std::sync::Arc::into_inner(chain)
+        .unwrap()
+        .stop()
+        .await
+        .unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn calls_after_the_response_have_the_lane_for_a_while() {
+    let mut options = line(2);
+    options.calls_later = Some(Duration::from_millis(300));
+    let chain = Chain::start(options).await.unwrap();
+    assert_eq!(
+        chain.get("/hello/eric", FR).await.unwrap(),
+        "Bonjour eric@hello1:"
+    );
+    tokio::time::sleep(Duration::from_millis(900)).await;
+    assert!(chain.counter("hello2-fr", "remembered").await.unwrap() >= 1);
+    chain.stop().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn lane_is_restored_by_the_trace_id_of_each_format() {
+    // Clients and tracing libraries at the edge begin the trace.
+    let traces: [&[(&str, &str)]; 4] = [
+        &[(
+            "traceparent",
+            "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
+        )],
+        &[("b3", "80f198ee56343ba864fe8b2a57d3eff7-e457b5a2e4d86bd1-1")],
+        &[
+            ("x-b3-traceid", "463ac35c9f6413ad48485a3953bb6124"),
+            ("x-b3-spanid", "a2fb4a1d1a96d312"),
+        ],
+        &[("uber-trace-id", "7ad5a4a1c1e4f5b6:1:0:1")],
+    ];
+    for trace in traces {
+        let mut options = line(2);
+        options.passes = trace.iter().map(|(name, _)| (*name).to_owned()).collect();
+        let chain = Chain::start(options).await.unwrap();
+        let with = |user: &'static str| [&[("user", user)][..], trace].concat();
+        assert_eq!(
+            chain.get("/hello/eric", &with("fr")).await.unwrap(),
+            answer(&["Bonjour"; 2])
+        );
+        // The same trace in the other lane: its id does not move it.
+        assert_eq!(
+            chain.get("/hello/eric", &with("en")).await.unwrap(),
+            answer(&["Hello"; 2])
+        );
+        chain.stop().await.unwrap();
+    }
+}

@@ -1,0 +1,380 @@
+//! Lanes as the first links of a chain: [`outrider_lanes`] with a stream's headers, Envoy's counters and a clock.
+//!
+//! A link sees request headers and the stream's end. What it holds in the table of traces is kept by worker, so that no
+//! worker waits for another one.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use outrider_lanes::{
+    Carrier, Condition, Group, Hold, LaneMemory, LaneNames, Outcome, Part, Request, RequestHeaders,
+    Role, Rule, Rules, Seconds, Test, TraceTable,
+};
+use outrider_plugin_api::{
+    Call, ConfiguredPlugin, Decision, Direction, FailureAction, FailureLogHandle, FailurePolicy,
+    Fault, FaultLog, HeaderMap, Interest, Link, LinkMetrics, MetricId, MetricKind, Metrics,
+    Permissions, Slot, Stream, Wake,
+};
+use outrider_plugin_formats::{LaneCondition, LaneGroup, LanePart, LaneRole, LaneTest, LaneUse};
+use regex::bytes::{Regex, RegexBuilder};
+
+use crate::circuits;
+use crate::document::Refusal;
+use crate::last_faults;
+use crate::metrics::Definer;
+
+/// Traces that a process has room for: 4 MiB.
+const TRACES: usize = 131_072;
+/// Name of the link, for messages. No plugin has a slash in its name.
+const NAME: &str = "outrider/lanes";
+/// Most bytes of a compiled regular expression.
+const REGEX_SIZE: usize = 1 << 20;
+
+/// Live traces of the process: inbound and outbound requests of a sidecar come through different filters.
+static MEMORY: LazyLock<LaneMemory> = LazyLock::new(|| LaneMemory {
+    names: LaneNames::default(),
+    traces: TraceTable::new(TRACES),
+});
+
+static ORIGIN: LazyLock<Instant> = LazyLock::new(Instant::now);
+
+/// Seconds since the first call, from 1.
+fn now() -> Seconds {
+    let elapsed = ORIGIN.elapsed().as_secs();
+    Seconds::try_from(elapsed)
+        .unwrap_or(Seconds::MAX)
+        .saturating_add(1)
+}
+
+/// Groups of lanes of one filter configuration, with the links that scopes use.
+#[derive(Debug, Default)]
+pub(crate) struct Lanes {
+    groups: BTreeMap<String, LaneGroup>,
+    gateway: Vec<LaneUse>,
+    workers: usize,
+    /// By group and role: most routes have the same.
+    links: Mutex<BTreeMap<String, Link>>,
+}
+
+impl Lanes {
+    pub(crate) fn new(groups: Vec<LaneGroup>, gateway: Vec<LaneUse>, workers: usize) -> Self {
+        Self {
+            groups: groups
+                .into_iter()
+                .map(|group| (group.name.clone(), group))
+                .collect(),
+            gateway,
+            workers,
+            links: Mutex::default(),
+        }
+    }
+
+    /// Links of a scope, in the order of its list; an empty list stands for the gateway's. A group that is not there is a
+    /// refusal, without a link: its requests go to the baseline.
+    pub(crate) fn links(&self, scope: &str, uses: &[LaneUse]) -> (Vec<Link>, Vec<Refusal>) {
+        let uses = if uses.is_empty() { &self.gateway } else { uses };
+        let mut refusals = Vec::new();
+        let mut made = Vec::new();
+        for one in uses {
+            match self.link(scope, one) {
+                Ok(link) => made.push(link),
+                Err(refusal) => refusals.push(refusal),
+            }
+        }
+        (made, refusals)
+    }
+
+    fn link(&self, scope: &str, lane: &LaneUse) -> Result<Link, Refusal> {
+        let key = format!("{lane:?}");
+        // The map is valid whatever panicked while it was locked. Workers come here only if a chain is missing.
+        let mut links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(link) = links.get(&key) {
+            return Ok(link.clone());
+        }
+        let Some(group) = self.groups.get(&lane.group) else {
+            return Err(Refusal::new(format!(
+                "{scope} is part of the lanes `{}`, which the gateway's configuration does not have",
+                lane.group
+            )));
+        };
+        let link = link_of(LaneLink::new(group, &lane.role, self.workers)?);
+        links.insert(key, link.clone());
+        Ok(link)
+    }
+}
+
+fn link_of(lanes: LaneLink) -> Link {
+    Link {
+        name: NAME.into(),
+        plugin: Some(Arc::new(lanes)),
+        interest: Interest {
+            request_headers: true,
+            ..Interest::default()
+        },
+        failure_policy: FailurePolicy::new(500, |_| FailureAction::Closed),
+        metrics: LinkMetrics {
+            calls: None,
+            replies: None,
+            errors: Default::default(),
+            circuit_open: None,
+            circuit_opened: None,
+            log_dropped: None,
+        },
+        faults: FailureLogHandle::new(FaultLog::new(last_faults::of(NAME))),
+        times: None,
+        circuit: circuits::none(),
+        permissions: Arc::new(Permissions::all()),
+        logs: Arc::default(),
+        memory: Arc::default(),
+    }
+}
+
+/// One group and role.
+#[derive(Debug)]
+struct LaneLink {
+    group: Group,
+    role: Role,
+    /// Seconds for which a trace is remembered after its last request.
+    remember: Seconds,
+    counters: Counters,
+    /// By worker.
+    holds: Box<[Mutex<Holds>]>,
+}
+
+impl LaneLink {
+    fn new(group: &LaneGroup, role: &LaneRole, workers: usize) -> Result<Self, Refusal> {
+        Ok(Self {
+            role: match role {
+                LaneRole::Edge => Role::Edge(rules(group)?),
+                LaneRole::Inbound => Role::Inbound,
+                LaneRole::Outbound => Role::Outbound,
+                LaneRole::Stamp(lane) => Role::OutboundStrict(lane.clone()),
+            },
+            group: Group {
+                name: group.name.clone(),
+                header: group.header.clone(),
+                baseline: group.baseline.clone(),
+                carriers: group
+                    .correlate
+                    .iter()
+                    .map(|header| Carrier::of_header(header))
+                    .collect(),
+            },
+            remember: group.remember,
+            counters: Counters::define(&group.name),
+            holds: (0..workers.max(1)).map(|_| Mutex::default()).collect(),
+        })
+    }
+
+    fn holds(&self, worker: usize) -> Option<MutexGuard<'_, Holds>> {
+        let holds = self.holds.get(worker)?;
+        // The lists are valid whatever panicked while they were locked.
+        Some(holds.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl ConfiguredPlugin for LaneLink {
+    fn call(
+        &self,
+        slot: &mut Slot,
+        _call: Call,
+        stream: &mut dyn Stream,
+    ) -> Result<Decision, Fault> {
+        let handled = {
+            let mut request = StreamRequest(stream);
+            self.group.handle(&self.role, &mut request, &MEMORY, now())
+        };
+        if let Some(counter) = self.counters.of(handled.outcome) {
+            stream.add_metric(counter, 1);
+        }
+        if handled.is_changed {
+            stream.clear_route_cache();
+        }
+        if !handled.holds.is_empty() {
+            match self.holds(stream.worker()) {
+                Some(mut holds) => slot.0 = holds.keep(handled.holds),
+                // Not a worker: nothing would give them back.
+                None => MEMORY.release(handled.holds, now(), self.remember),
+            }
+        }
+        Ok(Decision::Continue)
+    }
+
+    fn resume(
+        &self,
+        _slot: &mut Slot,
+        _direction: Direction,
+        _wake: Wake<'_>,
+        _stream: &mut dyn Stream,
+    ) -> Result<Decision, Fault> {
+        Ok(Decision::Continue)
+    }
+
+    fn end(&self, slot: Slot, worker: usize) {
+        if slot.0 == 0 {
+            return;
+        }
+        let holds = self.holds(worker).map(|mut holds| holds.take(slot.0));
+        MEMORY.release(holds.unwrap_or_default(), now(), self.remember);
+    }
+}
+
+/// Holds of the streams of one worker.
+#[derive(Debug, Default)]
+struct Holds {
+    streams: Vec<Vec<Hold>>,
+    /// Places of `streams` that no stream has.
+    free: Vec<usize>,
+}
+
+impl Holds {
+    /// Returns the number of the place, from 1.
+    fn keep(&mut self, holds: Vec<Hold>) -> u64 {
+        let place = self.free.pop().unwrap_or(self.streams.len());
+        match self.streams.get_mut(place) {
+            Some(free) => *free = holds,
+            None => self.streams.push(holds),
+        }
+        place as u64 + 1
+    }
+
+    fn take(&mut self, number: u64) -> Vec<Hold> {
+        let place = usize::try_from(number.saturating_sub(1)).unwrap_or(usize::MAX);
+        let Some(holds) = self.streams.get_mut(place).map(std::mem::take) else {
+            return Vec::new();
+        };
+        self.free.push(place);
+        holds
+    }
+}
+
+/// Counters of a group: `outrider.lanes.<group>.<outcome>`.
+#[derive(Debug)]
+struct Counters([Option<MetricId>; OUTCOMES.len()]);
+
+/// Outcomes with their names in Envoy's statistics.
+const OUTCOMES: [(Outcome, &str); 12] = [
+    (Outcome::Entered, "entered"),
+    (Outcome::Baseline, "baseline"),
+    (Outcome::Remembered, "remembered"),
+    (Outcome::NoTraceId, "no_trace_id"),
+    (Outcome::TableFull, "table_full"),
+    (Outcome::Conflict, "conflict"),
+    (Outcome::InvalidName, "invalid_name"),
+    (Outcome::Passed, "passed"),
+    (Outcome::Restored, "restored"),
+    (Outcome::Unmatched, "unmatched"),
+    (Outcome::Ambiguous, "ambiguous"),
+    (Outcome::Stamped, "stamped"),
+];
+
+impl Counters {
+    fn define(group: &str) -> Self {
+        Self(OUTCOMES.map(|(_, word)| {
+            Definer.define(
+                MetricKind::Counter,
+                &format!("outrider.lanes.{group}.{word}"),
+            )
+        }))
+    }
+
+    fn of(&self, outcome: Outcome) -> Option<MetricId> {
+        let place = OUTCOMES.iter().position(|(one, _)| *one == outcome)?;
+        self.0.get(place).copied().flatten()
+    }
+}
+
+/// Request headers of a stream.
+struct StreamRequest<'s>(&'s mut dyn Stream);
+
+impl Request for StreamRequest<'_> {
+    fn visit_header(&self, name: &str, visit: &mut dyn FnMut(&[u8])) {
+        let map = HeaderMap::RequestHeaders;
+        for index in 0..self.0.header_count(map, name.as_bytes()) {
+            if let Some(value) = self.0.header(map, name.as_bytes(), index) {
+                visit(value);
+            }
+        }
+    }
+
+    fn path(&self) -> &[u8] {
+        self.0
+            .header(HeaderMap::RequestHeaders, b":path", 0)
+            .unwrap_or_default()
+    }
+}
+
+impl RequestHeaders for StreamRequest<'_> {
+    fn set(&mut self, name: &str, value: &str) {
+        let map = HeaderMap::RequestHeaders;
+        let is_set = self.0.set_header(map, name.as_bytes(), value.as_bytes());
+        if is_set.is_err() {
+            // Without room for it, the baseline serves, and not the lane that was there.
+            self.remove(name);
+        }
+    }
+
+    fn remove(&mut self, name: &str) {
+        // Only headers of the connection stay, and `outrider check` lets none of them carry a lane.
+        let _ = self
+            .0
+            .remove_header(HeaderMap::RequestHeaders, name.as_bytes());
+    }
+}
+
+fn rules(group: &LaneGroup) -> Result<Rules, Refusal> {
+    let rules = group.rules.iter().map(|rule| {
+        let condition = condition(&rule.when).map_err(|error| {
+            Refusal::new(format!("lanes {}, lane {}: {error}", group.name, rule.lane))
+        })?;
+        Ok(Rule {
+            lane: rule.lane.clone(),
+            condition,
+            priority: rule.priority,
+            weight: rule.weight,
+        })
+    });
+    let rules = rules.collect::<Result<_, Refusal>>()?;
+    let sticky = group.sticky.iter().map(part).collect();
+    Ok(Rules::new(&group.name, sticky, rules))
+}
+
+fn condition(form: &LaneCondition) -> Result<Condition, regex::Error> {
+    let all =
+        |forms: &[LaneCondition]| -> Result<Vec<_>, _> { forms.iter().map(condition).collect() };
+    Ok(match form {
+        LaneCondition::All(forms) => Condition::All(all(forms)?),
+        LaneCondition::Any(forms) => Condition::Any(all(forms)?),
+        LaneCondition::Not(form) => Condition::Not(Box::new(condition(form)?)),
+        LaneCondition::Part(place, test) => Condition::Part(part(place), self::test(test)?),
+    })
+}
+
+fn part(form: &LanePart) -> Part {
+    match form {
+        LanePart::Header(name) => Part::Header(name.clone()),
+        LanePart::Query(name) => Part::Query(name.clone()),
+        LanePart::Cookie(name) => Part::Cookie(name.clone()),
+        LanePart::Path => Part::Path,
+    }
+}
+
+fn test(form: &LaneTest) -> Result<Test, regex::Error> {
+    let bytes = |text: &String| text.clone().into_bytes();
+    Ok(match form {
+        LaneTest::Present => Test::Present,
+        LaneTest::Exact(text) => Test::Exact(bytes(text)),
+        LaneTest::Prefix(text) => Test::Prefix(bytes(text)),
+        LaneTest::Suffix(text) => Test::Suffix(bytes(text)),
+        LaneTest::Contains(text) => Test::Contains(bytes(text)),
+        LaneTest::Regex(text) => Test::Regex(whole(text)?),
+    })
+}
+
+/// The expression for whole values: an alternative that matches a part must not hide one that matches all.
+fn whole(expression: &str) -> Result<Regex, regex::Error> {
+    RegexBuilder::new(&format!("^(?:{expression})$"))
+        .size_limit(REGEX_SIZE)
+        .build()
+}
