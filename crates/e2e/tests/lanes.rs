@@ -5,9 +5,12 @@
     reason = "a test, its helpers included, fails by panicking"
 )]
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use outrider_e2e::Gateway;
 use outrider_lab::chain::{Chain, ChainOptions, Mode, Service};
+use outrider_lab::client::Request;
+use outrider_lab::echo::Echo;
 
 const FR: &[(&str, &str)] = &[("user", "fr")];
 const EN: &[(&str, &str)] = &[("user", "en")];
@@ -191,4 +194,57 @@ async fn lane_is_restored_by_the_trace_id_of_each_format() {
         );
         chain.stop().await.unwrap();
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn baseline_stands_in_for_a_version_without_a_healthy_machine() {
+    let baseline = Echo::start("v1").await.unwrap();
+    let version = Echo::start("v2").await.unwrap();
+    let yaml = "
+gateway:
+  listeners: [{address: '{listen}'}]
+  admin: '{admin}'
+lanes:
+  shop:
+    baseline: v1
+    enter: {v2: {when: {headers: [{name: user, exact: fr}]}}}
+    services: {cart: {v1: cart-v1, v2: cart-v2}}
+projects:
+  - name: edge
+    hosts: ['*']
+    lane: {group: shop, role: edge}
+    routes:
+      - {match: {prefix: /}, to: {lanes: shop, service: cart}, upgrades: [websocket]}
+upstreams:
+  cart-v1: {endpoints: ['BASELINE'], protocol: http2}
+  cart-v2: {endpoints: ['VERSION'], health_check: {path: /, interval: 100ms, unhealthy_threshold: 1}}
+"
+    .replace("BASELINE", &baseline.address().to_string())
+    .replace("VERSION", &version.address().to_string());
+    let gateway = Gateway::start(&yaml).unwrap();
+    let french = || Request::get("/").host("shop.test").header("user", "fr");
+    for target in [gateway.http1(), gateway.http2()] {
+        let response = target.send(french()).await.unwrap();
+        assert_eq!(response.json()["upstream"], "v2");
+        assert_eq!(response.json()["headers"]["x-outrider-lane"][0], "v2");
+    }
+
+    version.stop().await;
+    let began = Instant::now();
+    let response = loop {
+        let response = gateway.http1().send(french()).await.unwrap();
+        if response.status == 200 {
+            break response;
+        }
+        assert!(
+            began.elapsed() < Duration::from_secs(20),
+            "{}",
+            response.text()
+        );
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    };
+    // The lane goes on: services behind this one may have a version for it.
+    assert_eq!(response.json()["upstream"], "v1");
+    assert_eq!(response.json()["headers"]["x-outrider-lane"][0], "v2");
+    gateway.stop().unwrap();
 }

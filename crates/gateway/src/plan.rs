@@ -314,6 +314,9 @@ pub struct Forward {
     /// Upstreams with their weights; one of them is above zero.
     #[serde(serialize_with = "weighted")]
     pub to: Vec<(String, u32)>,
+    /// Upstream in place of the only one of `to`, while no machine of that is healthy.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fallback: Option<String>,
     /// In place of the matched path or beginning.
     pub rewrite_prefix: Option<String>,
     /// For the whole response, in milliseconds; none: Envoy's default of 15 seconds; 0: no limit.

@@ -639,6 +639,7 @@ pub(super) fn expand(route: Route) -> Vec<Route> {
             });
             let mut forward = forward.clone();
             forward.to = vec![(upstream.clone(), 1)];
+            forward.fallback = (*upstream != lanes.baseline).then(|| lanes.baseline.clone());
             routes.push(Route {
                 name: format!("{}/{lane}", route.name),
                 location: route.location,

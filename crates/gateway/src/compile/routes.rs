@@ -258,6 +258,7 @@ fn action(
         let hash = hash(context, origin, &route.hash, &to, upstreams);
         return Some(Action::Forward(Forward {
             to,
+            fallback: None,
             rewrite_prefix: route.rewrite_prefix.value().map(|path| path.0.clone()),
             timeout: route.timeout.value().map(|timeout| timeout.0),
             idle_timeout: route.idle_timeout.value().map(|timeout| timeout.0),

@@ -1,12 +1,13 @@
 //! An upstream as a cluster.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use serde_json::{Map, Value, json};
 
 use super::{Form, duration, http2_options, secret, socket_address, typed};
 use crate::plan::{
-    Endpoint, HealthCheck, LoadBalancing, OutlierDetection, Plan, Upstream, UpstreamLimits,
+    Action, Endpoint, HealthCheck, LoadBalancing, OutlierDetection, Plan, Upstream, UpstreamLimits,
     UpstreamProtocol, UpstreamTls,
 };
 
@@ -19,7 +20,58 @@ pub(super) fn clusters(plan: &Plan, form: Form<'_>) -> Vec<Value> {
             clusters.push(cluster(plan, &for_callouts(upstream, name), form));
         }
     }
+    let limits: BTreeMap<&str, UpstreamLimits> = plan
+        .upstreams
+        .iter()
+        .map(|upstream| (upstream.name.as_str(), upstream.limits))
+        .collect();
+    for (first, second) in fallbacks(plan) {
+        let limits = limits.get(first).copied();
+        clusters.push(aggregate(first, second, limits, plan));
+    }
     clusters
+}
+
+/// Name of the cluster that sends requests to the upstream `second` while no machine of `first` is healthy. No upstream has a
+/// slash in its name.
+pub(super) fn with_fallback(first: &str, second: &str) -> String {
+    format!("{first}/or/{second}")
+}
+
+/// The pairs of upstreams of which the second stands in for the first.
+fn fallbacks(plan: &Plan) -> BTreeSet<(&str, &str)> {
+    let routes = plan.projects.iter().flat_map(|project| &project.routes);
+    let forwards = routes.filter_map(|route| match &route.action {
+        Action::Forward(forward) => Some(forward),
+        _ => None,
+    });
+    forwards
+        .filter_map(|forward| {
+            let (first, _) = forward.to.first()?;
+            Some((first.as_str(), forward.fallback.as_deref()?))
+        })
+        .collect()
+}
+
+/// Two clusters as one: Envoy takes the first for its highest priority. Connections, and what they speak, are those of the
+/// cluster that serves; requests and retries are limited here, too.
+fn aggregate(first: &str, second: &str, limits: Option<UpstreamLimits>, plan: &Plan) -> Value {
+    let mut cluster = json!({
+        "name": with_fallback(first, second),
+        "lb_policy": "CLUSTER_PROVIDED",
+        "per_connection_buffer_limit_bytes": plan.body_limit,
+        "cluster_type": {
+            "name": "envoy.clusters.aggregate",
+            "typed_config": typed(
+                "envoy.extensions.clusters.aggregate.v3.ClusterConfig",
+                json!({ "clusters": [first, second] }),
+            ),
+        },
+    });
+    if let (Some(limits), Some(cluster)) = (limits, cluster.as_object_mut()) {
+        cluster.insert("circuit_breakers".to_owned(), self::limits(limits));
+    }
+    cluster
 }
 
 /// The upstream of callouts: the same settings under another name. Where there is one endpoint, checking its

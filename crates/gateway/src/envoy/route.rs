@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Map, Value, json};
 
-use super::{ROUTE_CONFIGURATION, duration, filter, object};
+use super::{ROUTE_CONFIGURATION, cluster, duration, filter, object};
 use crate::compile::LONGEST_BODY;
 use crate::plan::{
     Action, Condition, Forward, HashKey, Match, Mirror, PathMatch, Plan, Project, Redirect,
@@ -192,9 +192,12 @@ fn forward(action: &Forward, path: &PathMatch, hashing: &BTreeSet<&str>) -> Valu
     let mut set = |key: &str, value: Value| {
         object.insert(key.to_owned(), value);
     };
-    match action.to.as_slice() {
-        [(only, _)] => set("cluster", only.as_str().into()),
-        several => {
+    match (action.to.as_slice(), &action.fallback) {
+        ([(only, _)], Some(fallback)) => {
+            set("cluster", cluster::with_fallback(only, fallback).into())
+        }
+        ([(only, _)], None) => set("cluster", only.as_str().into()),
+        (several, _) => {
             let clusters: Vec<Value> = several
                 .iter()
                 .map(|(name, weight)| json!({ "name": name, "weight": weight }))
@@ -232,11 +235,12 @@ fn forward(action: &Forward, path: &PathMatch, hashing: &BTreeSet<&str>) -> Valu
         let upgrades: Vec<Value> = action.upgrades.iter().map(of).collect();
         set("upgrade_configs", upgrades.into());
     }
-    if action
+    let mut targets = action
         .to
         .iter()
-        .any(|(name, _)| hashing.contains(name.as_str()))
-    {
+        .map(|(name, _)| name)
+        .chain(&action.fallback);
+    if targets.any(|name| hashing.contains(name.as_str())) {
         set("hash_policy", hash_policies(&action.hash));
     }
     Value::Object(object)
