@@ -154,6 +154,7 @@ impl LaneLink {
             group: Group {
                 name: group.name.clone(),
                 header: group.header.clone(),
+                baggage: group.baggage.clone(),
                 baseline: group.baseline.clone(),
                 carriers: group
                     .correlate
@@ -306,9 +307,9 @@ impl Request for StreamRequest<'_> {
 }
 
 impl RequestHeaders for StreamRequest<'_> {
-    fn set(&mut self, name: &str, value: &str) {
+    fn set(&mut self, name: &str, value: &[u8]) {
         let map = HeaderMap::RequestHeaders;
-        let is_set = self.0.set_header(map, name.as_bytes(), value.as_bytes());
+        let is_set = self.0.set_header(map, name.as_bytes(), value);
         if is_set.is_err() {
             // Without room for it, the baseline serves, and not the lane that was there.
             self.remove(name);

@@ -3,13 +3,14 @@
 //! | role | reads | writes |
 //! |---|---|---|
 //! | edge | the entry rules | the lane's header; one that comes from outside is dropped |
-//! | inbound | the lane's header | the table of traces |
-//! | outbound, permissive | the lane's header, or the table of traces | the lane's header, where the service did not pass it on |
+//! | inbound | the lane's header, or baggage | the table of traces |
+//! | outbound, permissive | the lane's header, baggage, or the table of traces | the lane's header, where the service did not pass it on |
 //! | outbound, strict | the sidecar's own lane | the lane's header |
 //!
 //! A request of the baseline has no header. The trap: it is remembered all the same, so that a trace id which a
 //! client uses for two lanes is noticed when one of them is the baseline.
 
+use crate::baggage;
 use crate::names::LaneNames;
 use crate::rules::{Request, Rules};
 use crate::table::{Found, Held, Hold, Seconds, TraceKey, TraceTable};
@@ -18,10 +19,13 @@ use crate::trace::Carrier;
 /// Maximum number of ids of one request under which its lane is remembered.
 pub const MOST_IDS: usize = 8;
 
+/// Header of W3C Baggage.
+const BAGGAGE: &str = "baggage";
+
 /// Request whose headers can be changed.
 pub trait RequestHeaders: Request {
     /// Replaces all values of a header by one.
-    fn set(&mut self, name: &str, value: &str);
+    fn set(&mut self, name: &str, value: &[u8]);
 
     /// Removes all values of a header.
     fn remove(&mut self, name: &str);
@@ -34,6 +38,8 @@ pub struct Group {
     pub name: String,
     /// Header that carries the lane, in lower case.
     pub header: String,
+    /// Key of the member of `baggage` that carries the lane, too.
+    pub baggage: Option<String>,
     /// Name of the lane that serves where another one has no version of a service.
     pub baseline: String,
     /// Headers by whose ids a lane is remembered, in the order in which they are asked.
@@ -196,8 +202,13 @@ impl Group {
         memory: &LaneMemory,
         now: Seconds,
     ) -> Handled {
-        if self.read(request).is_some() {
-            return Handled::new(Outcome::Passed, false);
+        if let Some(name) = self.read(request) {
+            if memory.names.add(&name).is_err() {
+                return Handled::new(Outcome::InvalidName, self.write(request, None));
+            }
+            let name = std::str::from_utf8(&name).ok();
+            // What came as baggage becomes the header that routes look at.
+            return Handled::new(Outcome::Passed, self.write(request, name));
         }
         let found = self
             .keys(request, memory)
@@ -228,17 +239,33 @@ impl Group {
         keys
     }
 
-    /// Value of the lane's header.
+    /// Lane that the request names: in the header, or else as baggage.
     fn read(&self, request: &dyn Request) -> Option<Vec<u8>> {
         let mut value = None;
         request.visit_header(&self.header, &mut |one| {
             value.get_or_insert_with(|| one.to_vec());
         });
+        if let (None, Some(key)) = (&value, &self.baggage) {
+            request.visit_header(BAGGAGE, &mut |line| {
+                value = value
+                    .take()
+                    .or_else(|| baggage::value(line, key).map(<[u8]>::to_vec));
+            });
+        }
         value.filter(|value| !value.is_empty())
     }
 
-    /// Sets the lane's header, or removes it for the baseline. Returns whether the header changed.
+    /// Sets the lane's header, or removes it for the baseline; and the same as baggage. Returns whether the header changed.
     fn write(&self, request: &mut dyn RequestHeaders, lane: Option<&str>) -> bool {
+        if let Some(key) = &self.baggage {
+            let mut lines: Vec<Vec<u8>> = Vec::new();
+            request.visit_header(BAGGAGE, &mut |line| lines.push(line.to_vec()));
+            match baggage::with(&lines, key, lane) {
+                None => {}
+                Some(line) if line.is_empty() => request.remove(BAGGAGE),
+                Some(line) => request.set(BAGGAGE, &line),
+            }
+        }
         let mut present: Vec<Vec<u8>> = Vec::new();
         request.visit_header(&self.header, &mut |value| present.push(value.to_vec()));
         let is_so = match (lane, present.as_slice()) {
@@ -250,7 +277,7 @@ impl Group {
             return false;
         }
         match lane {
-            Some(lane) => request.set(&self.header, lane),
+            Some(lane) => request.set(&self.header, lane.as_bytes()),
             None => request.remove(&self.header),
         }
         true

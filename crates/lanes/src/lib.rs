@@ -6,6 +6,7 @@
 //!
 //! Not here: Envoy, and anything unsafe.
 
+mod baggage;
 mod hop;
 mod names;
 mod rules;

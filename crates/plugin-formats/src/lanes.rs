@@ -14,6 +14,9 @@ pub struct LaneGroup {
     pub name: String,
     /// Header that carries the lane from one proxy to the next, in lower case.
     pub header: String,
+    /// Key of the member of `baggage` that carries the lane, too.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub baggage: Option<String>,
     /// Lane that serves where another lane has no version of a service. Its requests have no header.
     pub baseline: String,
     /// Headers whose values tell that two requests belong together, in lower case.

@@ -32,7 +32,8 @@ const LONGEST_REMEMBER: u64 = 3_600_000;
 /// Longest name of a lane, in bytes.
 const LONGEST_NAME: usize = 64;
 /// Headers that cannot carry a lane: proxies remove or rewrite them.
-const NOT_CARRIERS: [&str; 13] = [
+const NOT_CARRIERS: [&str; 14] = [
+    "baggage",
     "connection",
     "content-length",
     "expect",
@@ -174,6 +175,7 @@ fn one(
         form: LaneGroup {
             name: name.value.clone(),
             header,
+            baggage: group.baggage.value().map(|key| key.0.clone()),
             baseline: baseline.unwrap_or_default(),
             correlate,
             remember: u32::try_from(remember / 1000).unwrap_or(u32::MAX),

@@ -194,7 +194,7 @@ fn forward(action: &Forward, path: &PathMatch, hashing: &BTreeSet<&str>) -> Valu
     };
     match (action.to.as_slice(), &action.fallback) {
         ([(only, _)], Some(fallback)) => {
-            set("cluster", cluster::with_fallback(only, fallback).into())
+            set("cluster", cluster::with_fallback(only, fallback).into());
         }
         ([(only, _)], None) => set("cluster", only.as_str().into()),
         (several, _) => {

@@ -21,6 +21,10 @@ pub(crate) struct LaneGroup {
     /// what clients send. Default: `x-outrider-lane`.
     #[serde(default)]
     pub(crate) header: Field<HeaderName>,
+    /// A key of the header `baggage` (W3C Baggage) that carries the lane as well, for services that pass baggage on, as
+    /// OpenTelemetry's libraries do: they need no sidecar that remembers. Default: none.
+    #[serde(default)]
+    pub(crate) baggage: Field<Name>,
     /// Headers by which a request that a service sends is matched to the one that it serves: the service has to pass one of
     /// them on, as tracing libraries do. Default: `traceparent`, `b3`, `x-b3-traceid`, `uber-trace-id`, `x-datadog-trace-id`,
     /// `x-request-id`.

@@ -22,8 +22,9 @@ impl Request for Headers {
 }
 
 impl RequestHeaders for Headers {
-    fn set(&mut self, name: &str, value: &str) {
-        self.insert(name.to_owned(), vec![value.to_owned()]);
+    fn set(&mut self, name: &str, value: &[u8]) {
+        let value = String::from_utf8(value.to_vec()).unwrap();
+        self.insert(name.to_owned(), vec![value]);
     }
 
     fn remove(&mut self, name: &str) {
@@ -46,6 +47,7 @@ fn group() -> Group {
     Group {
         name: "hello".to_owned(),
         header: "x-lane".to_owned(),
+        baggage: None,
         baseline: "en".to_owned(),
         carriers: ["traceparent", "b3", "x-b3-traceid", "x-request-id"]
             .map(Carrier::of_header)
@@ -214,7 +216,7 @@ fn copied_id_makes_the_trace_ambiguous_and_moves_no_request() {
     let inbound = |lane: Option<&str>| {
         let mut request = headers(&[("x-request-id", "victim")]);
         if let Some(lane) = lane {
-            request.set("x-lane", lane);
+            request.set("x-lane", lane.as_bytes());
         }
         group.handle(&Role::Inbound, &mut request, &memory, 1)
     };
@@ -366,4 +368,36 @@ fn full_table_leaves_the_baseline_to_serve() {
         }
     }
     assert!(full > 900, "{full}");
+}
+
+#[test]
+fn services_that_pass_baggage_on_carry_the_lane() {
+    let (group, memory) = (group(), memory());
+    let group = Group {
+        baggage: Some("lane".to_owned()),
+        ..group
+    };
+    let mut request = headers(&[
+        ("user", "fr"),
+        ("baggage", "a=1,lane=it"),
+        ("baggage", "b=2"),
+    ]);
+    group.handle(&edge(), &mut request, &memory, 1);
+    assert_eq!(lane(&request), Some("fr"));
+    assert_eq!(request["baggage"], ["lane=fr,a=1,b=2"]);
+
+    // No id of a trace, and no header: the baggage is enough.
+    let mut outbound = headers(&[("baggage", "a=1,lane=fr;p=1")]);
+    let done = group.handle(&Role::Outbound, &mut outbound, &memory, 1);
+    assert_eq!((done.outcome, done.is_changed), (Outcome::Passed, true));
+    assert_eq!(lane(&outbound), Some("fr"));
+
+    let mut forged = headers(&[("user", "en"), ("baggage", "lane=fr")]);
+    group.handle(&edge(), &mut forged, &memory, 1);
+    assert_eq!((lane(&forged), forged.get("baggage")), (None, None));
+
+    let mut invalid = headers(&[("baggage", "a=1,lane=f%20r")]);
+    let done = group.handle(&Role::Outbound, &mut invalid, &memory, 1);
+    assert_eq!(done.outcome, Outcome::InvalidName);
+    assert_eq!(invalid["baggage"], ["a=1"]);
 }
