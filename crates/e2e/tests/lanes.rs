@@ -5,6 +5,8 @@
     reason = "a test, its helpers included, fails by panicking"
 )]
 
+use std::io::{Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
 use outrider_e2e::Gateway;
@@ -247,4 +249,253 @@ upstreams:
     assert_eq!(response.json()["upstream"], "v1");
     assert_eq!(response.json()["headers"]["x-outrider-lane"][0], "v2");
     gateway.stop().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sidecar_that_is_started_anew_forgets_and_the_baseline_serves() {
+    let mut options = line(2);
+    options.calls_later = Some(Duration::from_secs(8));
+    let mut chain = Chain::start(options).await.unwrap();
+    // What the wait for readiness caused comes later, too.
+    tokio::time::sleep(Duration::from_secs(9)).await;
+    let french = chain.counter("hello2-fr", "remembered").await.unwrap();
+    let english = chain.counter("hello2-en", "remembered").await.unwrap();
+
+    let began = Instant::now();
+    let answered = chain.get("/hello/eric", FR).await.unwrap();
+    assert_eq!(answered, "Bonjour eric@hello1:");
+    chain.restart("hello1-fr").await.unwrap();
+    assert!(
+        began.elapsed() < Duration::from_secs(7),
+        "the start took too long for this test"
+    );
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while chain.counter("hello1-fr", "unmatched").await.unwrap() == 0 {
+        assert!(Instant::now() < deadline, "the service's call did not come");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    assert_eq!(
+        chain.counter("hello2-fr", "remembered").await.unwrap(),
+        french
+    );
+    assert!(chain.counter("hello2-en", "remembered").await.unwrap() > english);
+    chain.stop().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn retries_and_timeouts_stay_in_their_lane() {
+    let service = Echo::start("v2").await.unwrap();
+    let next = Echo::start("stock-v2").await.unwrap();
+    let yaml = "
+gateway:
+  listeners: [{address: '{listen}'}]
+  admin: '{admin}'
+lanes:
+  shop:
+    baseline: v1
+    remember: 1s
+    services:
+      cart: {v1: nowhere, v2: cart}
+      stock: {v1: nowhere, v2: stock}
+projects:
+  - name: inbound
+    hosts: [cart]
+    lane: {group: shop, role: inbound}
+    routes: [{match: {prefix: /}, to: cart, timeout: 10s}]
+  - name: outbound
+    hosts: [stock]
+    lane: {group: shop, role: outbound}
+    routes:
+      - match: {prefix: /}
+        to: {lanes: shop, service: stock}
+        retries: {attempts: 2, on: [5xx]}
+        timeout: 500ms
+upstreams:
+  cart: {endpoints: ['CART']}
+  stock: {endpoints: ['STOCK']}
+  nowhere: {endpoints: ['127.0.0.1:1']}
+"
+    .replace("CART", &service.address().to_string())
+    .replace("STOCK", &next.address().to_string());
+    let gateway = Gateway::start(&yaml).unwrap();
+    let call = |id: &str, path: &str| Request::get(path).host("stock").header("x-request-id", id);
+    let inbound = |id: &str, path: &str| {
+        Request::get(path)
+            .host("cart")
+            .header("x-request-id", id)
+            .header("x-outrider-lane", "v2")
+    };
+    let target = gateway.http2();
+    let held = tokio::spawn(async move { target.send(inbound("a", "/delay/2500")).await });
+    let began = Instant::now();
+    while gateway.http1().send(call("a", "/")).await.unwrap().status != 200 {
+        assert!(
+            began.elapsed() < Duration::from_secs(2),
+            "the lane is not restored"
+        );
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+
+    for target in [gateway.http1(), gateway.http2()] {
+        next.forget_requests();
+        let before = next.request_count();
+        assert_eq!(
+            target.send(call("a", "/status/503")).await.unwrap().status,
+            503
+        );
+        assert_eq!(
+            next.request_count() - before,
+            3,
+            "the first time, and two retries"
+        );
+        let tries = next
+            .wait_for_requests(3, Duration::from_secs(5))
+            .await
+            .unwrap();
+        for one in tries {
+            assert_eq!(one.headers.get("x-outrider-lane"), Some("v2"));
+        }
+    }
+    let late = gateway.http1().send(call("a", "/delay/900")).await.unwrap();
+    assert_eq!(late.status, 504);
+    // Nobody knows this trace: the baseline, which is nowhere.
+    let before = next.request_count();
+    assert_eq!(
+        gateway.http1().send(call("b", "/")).await.unwrap().status,
+        503
+    );
+    assert_eq!(next.request_count(), before);
+
+    assert_eq!(held.await.unwrap().unwrap().status, 200);
+    assert_eq!(
+        gateway.http1().send(call("a", "/")).await.unwrap().status,
+        200
+    );
+    // `remember` is over at last.
+    let ended = Instant::now();
+    while gateway.http1().send(call("a", "/")).await.unwrap().status == 200 {
+        assert!(
+            ended.elapsed() < Duration::from_secs(20),
+            "the trace is remembered for ever"
+        );
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    gateway.stop().unwrap();
+}
+
+#[test]
+fn websocket_holds_its_lane_as_long_as_it_is_open() {
+    let version = TcpListener::bind("127.0.0.1:0").unwrap();
+    let yaml = "
+gateway:
+  listeners: [{address: '{listen}'}]
+  admin: '{admin}'
+lanes:
+  shop:
+    baseline: v1
+    remember: 1s
+    enter: {v2: {when: {query: [{name: lang, exact: fr}]}}}
+    services: {chat: {v1: nowhere, v2: chat}}
+projects:
+  - name: edge
+    hosts: [shop.test]
+    lane: {group: shop, role: edge}
+    routes: [{match: {prefix: /}, to: {lanes: shop, service: chat}, upgrades: [websocket]}]
+  - name: inbound
+    hosts: [chat]
+    lane: {group: shop, role: inbound}
+    routes: [{match: {prefix: /}, to: chat, upgrades: [websocket]}]
+  - name: outbound
+    hosts: [next]
+    lane: {group: shop, role: outbound}
+    routes: [{match: {prefix: /}, to: {lanes: shop, service: chat}}]
+upstreams:
+  chat: {endpoints: ['CHAT']}
+  nowhere: {endpoints: ['127.0.0.1:1']}
+"
+    .replace("CHAT", &version.local_addr().unwrap().to_string());
+    let gateway = Gateway::start(&yaml).unwrap();
+    let (heads, received) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let mut open = Vec::new();
+        for stream in version.incoming() {
+            let mut stream = stream.unwrap();
+            let head = head_of(&mut stream);
+            let answer = if head.contains("upgrade: websocket") {
+                "HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n"
+            } else {
+                "HTTP/1.1 200 OK\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+            };
+            stream.write_all(answer.as_bytes()).unwrap();
+            open.push(stream);
+            if heads.send(head).is_err() {
+                return;
+            }
+        }
+    });
+    let ask = |host: &str, path: &str, headers: &str| {
+        let mut stream = TcpStream::connect(gateway.address).unwrap();
+        stream
+            .set_read_timeout(Some(Duration::from_secs(10)))
+            .unwrap();
+        let request = format!("GET {path} HTTP/1.1\r\nhost: {host}\r\n{headers}\r\n");
+        stream.write_all(request.as_bytes()).unwrap();
+        let answer = head_of(&mut stream);
+        (answer, stream)
+    };
+    let upgrade = "connection: upgrade\r\nupgrade: websocket\r\n";
+    let soon = Duration::from_secs(10);
+
+    let (answer, _open) = ask("shop.test", "/?lang=fr", upgrade);
+    assert!(answer.starts_with("HTTP/1.1 101"), "{answer}");
+    assert!(
+        received
+            .recv_timeout(soon)
+            .unwrap()
+            .contains("x-outrider-lane: v2")
+    );
+
+    let with_lane = format!("{upgrade}x-outrider-lane: v2\r\nx-request-id: a\r\n");
+    let (answer, open) = ask("chat", "/", &with_lane);
+    assert!(answer.starts_with("HTTP/1.1 101"), "{answer}");
+    assert!(
+        received
+            .recv_timeout(soon)
+            .unwrap()
+            .contains("x-outrider-lane: v2")
+    );
+    // Longer than `remember`: it counts from the end of the connection.
+    std::thread::sleep(Duration::from_millis(3500));
+    let (answer, _) = ask("next", "/", "x-request-id: a\r\n");
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    assert!(
+        received
+            .recv_timeout(soon)
+            .unwrap()
+            .contains("x-outrider-lane: v2")
+    );
+
+    drop(open);
+    let ended = Instant::now();
+    while ask("next", "/", "x-request-id: a\r\n")
+        .0
+        .starts_with("HTTP/1.1 200")
+    {
+        assert!(
+            ended.elapsed() < Duration::from_secs(20),
+            "the trace is remembered for ever"
+        );
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    gateway.stop().unwrap();
+}
+
+/// The head of a message: Envoy writes names of headers in lower case.
+fn head_of(stream: &mut TcpStream) -> String {
+    let mut head = Vec::new();
+    let mut byte = [0];
+    while !head.ends_with(b"\r\n\r\n") && stream.read(&mut byte).is_ok_and(|read| read == 1) {
+        head.extend_from_slice(&byte);
+    }
+    String::from_utf8_lossy(&head).into_owned()
 }
