@@ -118,9 +118,11 @@ impl LaneNames {
     fn places_for(&self, name: &str) -> impl Iterator<Item = (LaneId, &OnceBox<String>)> {
         let hash = self.hashes.hash_one(name);
         let begin = usize::try_from(hash % PLACES as u64).unwrap_or(0);
-        let numbered = (1..).map(LaneId).zip(&self.places);
-        let (before, behind) = (numbered.clone().take(begin), numbered.skip(begin));
-        behind.chain(before)
+        let (before, behind) = self.places.split_at_checked(begin).unwrap_or_default();
+        let numbers = (begin..PLACES).chain(0..begin);
+        numbers
+            .filter_map(|place| u16::try_from(place + 1).ok().map(LaneId))
+            .zip(behind.iter().chain(before))
     }
 }
 

@@ -81,25 +81,22 @@ impl Carrier {
     }
 }
 
-/// `version-traceid-parentid-flags`; later versions may have more behind it.
+/// `version-traceid-parentid-flags`, in lower case; later versions may have more behind it.
 fn traceparent(value: &[u8]) -> Option<u128> {
-    let mut parts = value.split(|byte| *byte == b'-');
-    let version = parts.next()?;
-    let id = parts.next()?;
-    let parent = parts.next()?;
-    let flags = parts.next()?;
-    let are_sizes_right =
-        version.len() == 2 && id.len() == 32 && parent.len() == 16 && flags.len() == 2;
-    let is_known = version != b"ff" && (version != b"00" || parts.next().is_none());
-    if !are_sizes_right || !is_known {
+    let (known, more) = value.split_at_checked(55)?;
+    let version = known.get(..2)?;
+    let dashes = [2, 35, 52].map(|place| known.get(place));
+    if dashes.iter().any(|byte| *byte != Some(&b'-')) || version == b"ff" {
         return None;
     }
-    // The specification has lower-case digits only.
-    let is_lower = |part: &[u8]| !part.iter().any(u8::is_ascii_uppercase);
-    digits(version, 16)?;
-    digits(flags, 16)?;
-    let parent = digits(parent, 16)?;
-    digits(id, 16).filter(|_| parent > 0 && is_lower(value))
+    if !more.is_empty() && (version == b"00" || more.first() != Some(&b'-')) {
+        return None;
+    }
+    let part = |from, to| known.get(from..to).and_then(|part| number(part, &LOWER));
+    part(0, 2)?;
+    part(53, 55)?;
+    part(36, 52).filter(|parent| *parent > 0)?;
+    part(3, 35)
 }
 
 /// 64 or 128 bits in hexadecimal digits.
@@ -107,7 +104,7 @@ fn hexadecimal(value: &[u8]) -> Option<u128> {
     if value.len() != 16 && value.len() != 32 {
         return None;
     }
-    digits(value, 16)
+    digits(value)
 }
 
 /// `traceid:spanid:parentid:flags`, where zeros at the beginning may be missing and the colons may be escaped.
@@ -120,25 +117,62 @@ fn jaeger(value: &[u8]) -> Option<u128> {
     if rest.first() == Some(&b'%') && !escaped {
         return None;
     }
-    digits(id, 16).filter(|_| id.len() <= 32)
+    digits(id).filter(|_| id.len() <= 32)
 }
 
 /// 64 bits in decimal digits.
 fn datadog(value: &[u8]) -> Option<u128> {
-    digits(value, 10).filter(|id| *id <= u128::from(u64::MAX))
+    if value.is_empty() || !value.iter().all(u8::is_ascii_digit) {
+        return None;
+    }
+    let id: u64 = str::from_utf8(value).ok()?.parse().ok()?;
+    Some(u128::from(id))
 }
 
-/// A number of one to 32 digits.
-fn digits(value: &[u8], radix: u32) -> Option<u128> {
+/// A number of one to 32 hexadecimal digits, in any case.
+fn digits(value: &[u8]) -> Option<u128> {
+    number(value, &ANY)
+}
+
+/// Values of digits by their bytes; [`NONE`] for all others.
+type Digits = [u8; 256];
+
+const NONE: u8 = 0xff;
+const LOWER: Digits = with(with([NONE; 256], b'0', 10, 0), b'a', 6, 10);
+const ANY: Digits = with(LOWER, b'A', 6, 10);
+
+/// `digits` with the values of `count` bytes from `first` on.
+#[expect(
+    clippy::indexing_slicing,
+    reason = "a table of 256 values has one for each byte"
+)]
+const fn with(mut digits: Digits, first: u8, count: u8, value: u8) -> Digits {
+    let mut number = 0;
+    while number < count {
+        digits[(first + number) as usize] = value + number;
+        number += 1;
+    }
+    digits
+}
+
+/// A number of one to 32 digits. Every inbound request of a sidecar comes here, so it looks at no byte twice.
+#[expect(
+    clippy::indexing_slicing,
+    reason = "a table of 256 values has one for each byte"
+)]
+fn number(value: &[u8], digits: &Digits) -> Option<u128> {
     if value.is_empty() || value.len() > 32 {
         return None;
     }
-    value.iter().try_fold(0, |number: u128, byte| {
-        let digit = char::from(*byte).to_digit(radix)?;
-        number
-            .checked_mul(u128::from(radix))?
-            .checked_add(u128::from(digit))
-    })
+    let (high, low) = value.split_at_checked(value.len().saturating_sub(16))?;
+    let half = |part: &[u8]| {
+        part.iter().fold((0_u64, 0_u8), |(number, seen), byte| {
+            let digit = digits[usize::from(*byte)];
+            (number << 4 | u64::from(digit & 0xf), seen | digit)
+        })
+    };
+    let ((high, in_high), (low, in_low)) = (half(high), half(low));
+    ((in_high | in_low) < 16).then_some(u128::from(high) << 64 | u128::from(low))
 }
 
 #[cfg(test)]
