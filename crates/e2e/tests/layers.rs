@@ -20,7 +20,7 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
     ("yaml", &["plugin-formats"]),
     ("envoy-abi", &["plugin-api"]),
     ("signatures", &[]),
-    ("lanes", &[]),
+    ("lanes", &["plugin-formats"]),
     ("luajit", &[]),
     ("vm-pool", &["plugin-api"]),
     (
@@ -40,7 +40,7 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
             "wasm-runtime",
         ],
     ),
-    ("gateway", &["plugin-formats", "yaml"]),
+    ("gateway", &["lanes", "plugin-formats", "yaml"]),
     ("plugin-store", &["plugin-formats", "yaml"]),
     ("envoy-process", &[]),
     (

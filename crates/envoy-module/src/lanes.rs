@@ -8,16 +8,15 @@ use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use outrider_lanes::{
-    Carrier, Condition, Group, Hold, LaneMemory, LaneNames, Outcome, Part, Request, RequestHeaders,
-    Role, Rule, Rules, Seconds, Test, TraceTable,
+    Carrier, Group, Hold, LaneMemory, LaneNames, Outcome, Request, RequestHeaders, Role, Rules,
+    Seconds, TraceTable,
 };
 use outrider_plugin_api::{
     Call, ConfiguredPlugin, Decision, Direction, FailureAction, FailureLogHandle, FailurePolicy,
     Fault, FaultLog, HeaderMap, Interest, Link, LinkMetrics, MetricId, MetricKind, Metrics,
     Permissions, Slot, Stream, Wake,
 };
-use outrider_plugin_formats::{LaneCondition, LaneGroup, LanePart, LaneRole, LaneTest, LaneUse};
-use regex::bytes::{Regex, RegexBuilder};
+use outrider_plugin_formats::{LaneGroup, LaneRole, LaneUse};
 
 use crate::circuits;
 use crate::document::Refusal;
@@ -28,8 +27,6 @@ use crate::metrics::Definer;
 const TRACES: usize = 131_072;
 /// Name of the link, for messages. No plugin has a slash in its name.
 const NAME: &str = "outrider/lanes";
-/// Most bytes of a compiled regular expression.
-const REGEX_SIZE: usize = 1 << 20;
 
 /// Live traces of the process: inbound and outbound requests of a sidecar come through different filters.
 static MEMORY: LazyLock<LaneMemory> = LazyLock::new(|| LaneMemory {
@@ -146,7 +143,9 @@ impl LaneLink {
     fn new(group: &LaneGroup, role: &LaneRole, workers: usize) -> Result<Self, Refusal> {
         Ok(Self {
             role: match role {
-                LaneRole::Edge => Role::Edge(rules(group)?),
+                LaneRole::Edge => {
+                    Role::Edge(Rules::of(group).map_err(|error| Refusal::new(error.to_string()))?)
+                }
                 LaneRole::Inbound => Role::Inbound,
                 LaneRole::Outbound => Role::Outbound,
                 LaneRole::Stamp(lane) => Role::OutboundStrict(lane.clone()),
@@ -322,60 +321,4 @@ impl RequestHeaders for StreamRequest<'_> {
             .0
             .remove_header(HeaderMap::RequestHeaders, name.as_bytes());
     }
-}
-
-fn rules(group: &LaneGroup) -> Result<Rules, Refusal> {
-    let rules = group.rules.iter().map(|rule| {
-        let condition = condition(&rule.when).map_err(|error| {
-            Refusal::new(format!("lanes {}, lane {}: {error}", group.name, rule.lane))
-        })?;
-        Ok(Rule {
-            lane: rule.lane.clone(),
-            condition,
-            priority: rule.priority,
-            weight: rule.weight,
-        })
-    });
-    let rules = rules.collect::<Result<_, Refusal>>()?;
-    let sticky = group.sticky.iter().map(part).collect();
-    Ok(Rules::new(&group.name, sticky, rules))
-}
-
-fn condition(form: &LaneCondition) -> Result<Condition, regex::Error> {
-    let all =
-        |forms: &[LaneCondition]| -> Result<Vec<_>, _> { forms.iter().map(condition).collect() };
-    Ok(match form {
-        LaneCondition::All(forms) => Condition::All(all(forms)?),
-        LaneCondition::Any(forms) => Condition::Any(all(forms)?),
-        LaneCondition::Not(form) => Condition::Not(Box::new(condition(form)?)),
-        LaneCondition::Part(place, test) => Condition::Part(part(place), self::test(test)?),
-    })
-}
-
-fn part(form: &LanePart) -> Part {
-    match form {
-        LanePart::Header(name) => Part::Header(name.clone()),
-        LanePart::Query(name) => Part::Query(name.clone()),
-        LanePart::Cookie(name) => Part::Cookie(name.clone()),
-        LanePart::Path => Part::Path,
-    }
-}
-
-fn test(form: &LaneTest) -> Result<Test, regex::Error> {
-    let bytes = |text: &String| text.clone().into_bytes();
-    Ok(match form {
-        LaneTest::Present => Test::Present,
-        LaneTest::Exact(text) => Test::Exact(bytes(text)),
-        LaneTest::Prefix(text) => Test::Prefix(bytes(text)),
-        LaneTest::Suffix(text) => Test::Suffix(bytes(text)),
-        LaneTest::Contains(text) => Test::Contains(bytes(text)),
-        LaneTest::Regex(text) => Test::Regex(whole(text)?),
-    })
-}
-
-/// The expression for whole values: an alternative that matches a part must not hide one that matches all.
-fn whole(expression: &str) -> Result<Regex, regex::Error> {
-    RegexBuilder::new(&format!("^(?:{expression})$"))
-        .size_limit(REGEX_SIZE)
-        .build()
 }

@@ -4,6 +4,7 @@
 //! The rules are Envoy's, told again: hosts by exact name, longest ending, longest beginning, `*`;
 //! routes from top to bottom. Not a simulation of the plugins themselves.
 
+mod lanes;
 mod matching;
 mod text;
 
@@ -149,7 +150,7 @@ pub struct Origin {
 
 /// Explains `request`.
 pub fn explain(plan: &Plan, request: &Request) -> Explanation {
-    let seen = matching::Seen::new(&matching::Entrance::of(plan), request);
+    let mut seen = matching::Seen::new(&matching::Entrance::of(plan), request);
     let mut explanation = Explanation {
         host: seen.host.clone(),
         method: request.method.clone(),
@@ -169,6 +170,8 @@ pub fn explain(plan: &Plan, request: &Request) -> Explanation {
     };
     explanation.project = Some(project.name.clone());
     explanation.matched_host = Some(host.to_owned());
+    lanes::apply(plan, project, &mut seen);
+    explanation.notes.clone_from(&seen.notes);
     for route in &project.routes {
         let Some(why) = matching::refusal(&route.matches, &seen) else {
             explanation.route = Some(route.name.clone());

@@ -216,6 +216,30 @@ fn explanations() {
         ("full.yaml", "shop.example.com", "/cart", "POST", vec![]),
         ("full.yaml", "shop.net", "//api/../hello", "GET", vec![]),
         ("full.yaml", "other", "/a%2Fb", "GET", vec![]),
+        (
+            "lanes.yaml",
+            "shop.example.com",
+            "/cart?lang=fr",
+            "GET",
+            vec![("user", "fr"), ("x-outrider-lane", "v3")],
+        ),
+        (
+            "lanes.yaml",
+            "shop.example.com",
+            "/cart",
+            "GET",
+            vec![("user", "fr"), ("x-outrider-lane", "v3")],
+        ),
+        ("lanes.yaml", "cart", "/", "GET", vec![]),
+        ("lanes.yaml", "stock", "/", "GET", vec![]),
+        (
+            "lanes.yaml",
+            "stock",
+            "/",
+            "GET",
+            vec![("x-outrider-lane", "v3")],
+        ),
+        ("lanes.yaml", "news", "/", "GET", vec![]),
     ];
     let mut text = String::new();
     for (file, host, path, method, headers) in requests {

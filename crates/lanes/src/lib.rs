@@ -7,12 +7,14 @@
 //! Not here: Envoy, and anything unsafe.
 
 mod baggage;
+mod forms;
 mod hop;
 mod names;
 mod rules;
 mod table;
 mod trace;
 
+pub use forms::RulesError;
 pub use hop::{Group, Handled, LaneMemory, MOST_IDS, Outcome, RequestHeaders, Role};
 pub use names::{LONGEST_NAME, LaneId, LaneNames, MOST_NAMES, NameError};
 pub use rules::{Condition, Part, Request, Rule, Rules, Test, WHOLE};

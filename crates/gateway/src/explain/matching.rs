@@ -113,7 +113,7 @@ pub(super) struct Seen {
     /// Of several values of one name, the first.
     query: Values,
     /// By name in lower case.
-    headers: Values,
+    pub(super) headers: Values,
     /// Of several values of one name, the first.
     cookies: Values,
     /// The protocol that it asks to change to.

@@ -188,9 +188,15 @@ struct Words<'a>(&'a Action);
 impl fmt::Display for Words<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
-            Action::Forward(forward) => match forward.to.as_slice() {
-                [(only, _)] => write!(f, "to {only}"),
-                several => {
+            Action::Forward(forward) => match (forward.to.as_slice(), &forward.fallback) {
+                ([(only, _)], None) => write!(f, "to {only}"),
+                ([(only, _)], Some(fallback)) => {
+                    write!(
+                        f,
+                        "to {only}, or to {fallback} while none of its machines is healthy"
+                    )
+                }
+                (several, _) => {
                     let list: Vec<String> = several
                         .iter()
                         .map(|(name, weight)| format!("{name} (weight {weight})"))
