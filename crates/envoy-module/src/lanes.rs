@@ -22,6 +22,7 @@ use crate::circuits;
 use crate::document::Refusal;
 use crate::last_faults;
 use crate::metrics::Definer;
+use crate::plugin;
 
 /// Traces that a process has room for: 4 MiB.
 const TRACES: usize = 131_072;
@@ -68,7 +69,7 @@ impl Lanes {
     }
 
     /// Links of a scope, in the order of its list; an empty list stands for the gateway's. A group that is not there is a
-    /// refusal, without a link: its requests go to the baseline.
+    /// refusal, and its link fails closed: clients might choose their lane themselves.
     pub(crate) fn links(&self, scope: &str, uses: &[LaneUse]) -> (Vec<Link>, Vec<Refusal>) {
         let uses = if uses.is_empty() { &self.gateway } else { uses };
         let mut refusals = Vec::new();
@@ -76,7 +77,10 @@ impl Lanes {
         for one in uses {
             match self.link(scope, one) {
                 Ok(link) => made.push(link),
-                Err(refusal) => refusals.push(refusal),
+                Err(refusal) => {
+                    refusals.push(refusal);
+                    made.push(plugin::missing(NAME));
+                }
             }
         }
         (made, refusals)
@@ -241,10 +245,12 @@ impl Holds {
 
     fn take(&mut self, number: u64) -> Vec<Hold> {
         let place = usize::try_from(number.saturating_sub(1)).unwrap_or(usize::MAX);
-        let Some(holds) = self.streams.get_mut(place).map(std::mem::take) else {
-            return Vec::new();
-        };
-        self.free.push(place);
+        let holds = self.streams.get_mut(place).map(std::mem::take);
+        let holds = holds.unwrap_or_default();
+        // No stream keeps nothing: the place is given back once.
+        if !holds.is_empty() {
+            self.free.push(place);
+        }
         holds
     }
 }
@@ -320,5 +326,70 @@ impl RequestHeaders for StreamRequest<'_> {
         let _ = self
             .0
             .remove_header(HeaderMap::RequestHeaders, name.as_bytes());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn holds(numbers: &[u32]) -> Vec<Hold> {
+        numbers
+            .iter()
+            .map(|number| Hold::from_number(*number))
+            .collect()
+    }
+
+    #[test]
+    fn places_of_streams_are_used_again_and_each_is_taken_once() {
+        let mut kept = Holds::default();
+        let first = kept.keep(holds(&[1, 2]));
+        let second = kept.keep(holds(&[3]));
+        assert_ne!(first, second);
+        assert_eq!(kept.take(first).len(), 2);
+        assert_eq!(kept.keep(holds(&[4])), first);
+        assert_eq!(kept.take(second).len(), 1);
+        assert_eq!(kept.take(first).len(), 1);
+        assert_eq!(kept.streams.len(), 2);
+        assert!(kept.take(0).is_empty() && kept.take(first).is_empty() && kept.take(99).is_empty());
+        assert_eq!(kept.free.len(), 2);
+    }
+
+    #[test]
+    fn scope_without_lanes_has_the_gateway_s_and_unknown_groups_are_refused() {
+        let group = LaneGroup {
+            name: "shop".to_owned(),
+            header: "x-lane".to_owned(),
+            baggage: None,
+            baseline: "v1".to_owned(),
+            correlate: vec!["traceparent".to_owned()],
+            remember: 10,
+            sticky: Vec::new(),
+            rules: Vec::new(),
+        };
+        let of = |name: &str, role| LaneUse {
+            group: name.to_owned(),
+            role,
+        };
+        let lanes = Lanes::new(vec![group], vec![of("shop", LaneRole::Inbound)], 2);
+        let (base, refusals) = lanes.links("gateway", &[]);
+        assert_eq!((base.len(), refusals.len()), (1, 0));
+        let (own, _) = lanes.links("project a", &[of("shop", LaneRole::Outbound)]);
+        let same = |one: &Link, other: &Link| {
+            Arc::ptr_eq(one.plugin.as_ref().unwrap(), other.plugin.as_ref().unwrap())
+        };
+        assert!(!same(base.first().unwrap(), own.first().unwrap()));
+        let (again, _) = lanes.links("project b", &[of("shop", LaneRole::Outbound)]);
+        assert!(same(again.first().unwrap(), own.first().unwrap()));
+
+        let (none, refusals) = lanes.links("project c", &[of("shoe", LaneRole::Edge)]);
+        assert!(none.first().unwrap().plugin.is_none());
+        let said: Vec<String> = refusals.iter().map(ToString::to_string).collect();
+        assert_eq!(
+            said,
+            [
+                "project c is part of the lanes `shoe`, which the gateway's configuration does not have"
+            ]
+        );
     }
 }
