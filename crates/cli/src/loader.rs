@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use glob::MatchOptions;
-use outrider_gateway::{Compiled, Loader, compile, searched_folder};
+use outrider_gateway::{Compiled, CompiledMesh, Loader, compile, compile_mesh, searched_folder};
 use outrider_plugin_formats::{PluginCode, PluginEntry, PluginPackage, Problem, WasmModule};
 use outrider_supervisor::Seen;
 use serde_json::Value;
@@ -50,6 +50,11 @@ pub(crate) const STDIN: &str = "<stdin>";
 /// Compiles a gateway's file from the disk, and tries each plugin with each of its configurations.
 pub(crate) fn compile_file(file: &Path) -> Compiled {
     compile_watched(file).0
+}
+
+/// Compiles the mesh of a file from the disk, and tries each plugin with each of its configurations.
+pub(crate) fn compile_mesh_file(file: &Path) -> CompiledMesh {
+    compile_mesh(&file.to_string_lossy(), &Disk::default())
 }
 
 /// As [`compile_file`]; answers what the plugins logged meanwhile, too, and what the files were before they were read.

@@ -41,6 +41,7 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
         ],
     ),
     ("gateway", &["lanes", "plugin-formats", "yaml"]),
+    ("mesh", &["gateway", "plugin-formats"]),
     ("plugin-store", &["plugin-formats", "yaml"]),
     ("envoy-process", &[]),
     (
@@ -63,6 +64,7 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
             "lua-runtime",
             "wasm-runtime",
             "gateway",
+            "mesh",
             "plugin-store",
             "envoy-process",
             "plugin-testkit",

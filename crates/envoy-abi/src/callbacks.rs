@@ -190,6 +190,9 @@ callbacks! {
     fn http_get_timing_info(filter: FilterPtr, info: *mut TimingInfo);
     fn http_get_downstream_direct_remote_address(filter: FilterPtr, value: *mut EnvoyBuffer) -> bool;
     fn http_get_cluster_name(filter: FilterPtr, value: *mut EnvoyBuffer) -> bool;
+    fn http_get_cluster_host_count(
+        filter: FilterPtr, priority: u32, total: *mut usize, healthy: *mut usize, degraded: *mut usize,
+    ) -> bool;
     fn http_clear_route_cache(filter: FilterPtr);
     fn get_most_specific_route_config(filter: FilterPtr) -> *const std::ffi::c_void;
 

@@ -768,6 +768,28 @@ impl Host for EnvoyHost<'_> {
         }
     }
 
+    fn usable_hosts(&self) -> usize {
+        let mut usable = 0;
+        for priority in 0.. {
+            let (mut total, mut healthy, mut degraded) = (0, 0, 0);
+            // SAFETY: the filter is alive during its hook; the results go to locals. Envoy chooses the route to answer.
+            let is_there = unsafe {
+                (self.callbacks.http_get_cluster_host_count)(
+                    self.filter,
+                    priority,
+                    &raw mut total,
+                    &raw mut healthy,
+                    &raw mut degraded,
+                )
+            };
+            if !is_there {
+                break;
+            }
+            usable += healthy + degraded;
+        }
+        usable
+    }
+
     fn clear_route_cache(&mut self) {
         // SAFETY: the filter is alive during its hook.
         unsafe { (self.callbacks.http_clear_route_cache)(self.filter) }

@@ -12,9 +12,9 @@ use outrider_lanes::{
     Seconds, TraceTable,
 };
 use outrider_plugin_api::{
-    Call, ConfiguredPlugin, Decision, Direction, FailureAction, FailureLogHandle, FailurePolicy,
-    Fault, FaultLog, HeaderMap, Interest, Link, LinkMetrics, MetricId, MetricKind, Metrics,
-    Permissions, Slot, Stream, Wake,
+    Attribute, Call, ConfiguredPlugin, Decision, Direction, FailureAction, FailureLogHandle,
+    FailurePolicy, Fault, FaultLog, HeaderMap, Interest, Link, LinkMetrics, MetricId, MetricKind,
+    Metrics, Permissions, Scalar, Slot, Stream, Wake,
 };
 use outrider_plugin_formats::{LaneGroup, LaneRole, LaneUse};
 
@@ -158,6 +158,7 @@ impl LaneLink {
                 name: group.name.clone(),
                 header: group.header.clone(),
                 baggage: group.baggage.clone(),
+                fallback: group.fallback.clone(),
                 baseline: group.baseline.clone(),
                 carriers: group
                     .correlate
@@ -169,6 +170,23 @@ impl LaneLink {
             counters: Counters::define(&group.name),
             holds: (0..workers.max(1)).map(|_| Mutex::default()).collect(),
         })
+    }
+
+    /// Asks for the baseline's version where the lane's has no usable host: another route has to take requests with this
+    /// header. Where none does, such as for hosts outside of the group, nothing changes.
+    fn fall_back(&self, stream: &mut dyn Stream, header: &str) {
+        if stream.usable_hosts() > 0 {
+            return;
+        }
+        let before = cluster_of(stream);
+        StreamRequest(stream).set(header, b"1");
+        stream.clear_route_cache();
+        if cluster_of(stream) == before {
+            StreamRequest(stream).remove(header);
+            stream.clear_route_cache();
+        } else if let Some(counter) = self.counters.of(Outcome::FellBack) {
+            stream.add_metric(counter, 1);
+        }
     }
 
     fn holds(&self, worker: usize) -> Option<MutexGuard<'_, Holds>> {
@@ -194,6 +212,11 @@ impl ConfiguredPlugin for LaneLink {
         }
         if handled.is_changed {
             stream.clear_route_cache();
+        }
+        if handled.is_in_lane
+            && let Some(header) = &self.group.fallback
+        {
+            self.fall_back(stream, header);
         }
         if !handled.holds.is_empty() {
             match self.holds(stream.worker()) {
@@ -221,6 +244,14 @@ impl ConfiguredPlugin for LaneLink {
         }
         let holds = self.holds(worker).map(|mut holds| holds.take(slot.0));
         MEMORY.release(holds.unwrap_or_default(), now(), self.remember);
+    }
+}
+
+/// Cluster that the request's route leads to.
+fn cluster_of(stream: &dyn Stream) -> Option<Vec<u8>> {
+    match stream.attribute(Attribute::XdsClusterName)? {
+        Scalar::String(name) => Some(name.to_vec()),
+        _ => None,
     }
 }
 
@@ -260,7 +291,7 @@ impl Holds {
 struct Counters([Option<MetricId>; OUTCOMES.len()]);
 
 /// Outcomes with their names in Envoy's statistics.
-const OUTCOMES: [(Outcome, &str); 12] = [
+const OUTCOMES: [(Outcome, &str); 13] = [
     (Outcome::Entered, "entered"),
     (Outcome::Baseline, "baseline"),
     (Outcome::Remembered, "remembered"),
@@ -273,6 +304,7 @@ const OUTCOMES: [(Outcome, &str); 12] = [
     (Outcome::Unmatched, "unmatched"),
     (Outcome::Ambiguous, "ambiguous"),
     (Outcome::Stamped, "stamped"),
+    (Outcome::FellBack, "fallback"),
 ];
 
 impl Counters {
@@ -361,6 +393,7 @@ mod tests {
             name: "shop".to_owned(),
             header: "x-lane".to_owned(),
             baggage: None,
+            fallback: None,
             baseline: "v1".to_owned(),
             correlate: vec!["traceparent".to_owned()],
             remember: 10,

@@ -12,6 +12,7 @@ mod files;
 mod gateway;
 mod grants;
 mod lanes;
+mod mesh;
 mod metadata;
 mod mistakes;
 mod plugins;
@@ -36,6 +37,7 @@ use outrider_plugin_formats::{PluginEntry, PluginPackage, Problem};
 use outrider_yaml::{Field, Located, Location};
 
 use crate::plan::Plan;
+use crate::plan::mesh::MeshPlan;
 
 /// How the compiler reaches what is outside of it.
 pub trait Loader {
@@ -93,7 +95,7 @@ pub struct Compiled {
 /// Compiles the file at `path`, with everything that it includes.
 pub fn compile(path: &str, loader: &dyn Loader) -> Compiled {
     let mut context = Context::new(loader);
-    let sources = files::read_all(&mut context, path);
+    let sources = files::read_all(&mut context, path, files::Purpose::Gateway);
     let gateway = gateway::build(&mut context, &sources);
     let upstreams = upstreams::build(&mut context, &sources);
     let plugins = plugins::load(&mut context, &sources);
@@ -153,6 +155,42 @@ pub fn compile(path: &str, loader: &dyn Loader) -> Compiled {
         problems,
         warnings,
         files,
+    }
+}
+
+/// What came of compiling a mesh.
+#[derive(Debug, Clone, PartialEq)]
+pub struct CompiledMesh {
+    /// The plan, when there is no problem.
+    pub plan: Option<MeshPlan>,
+    /// All problems, by file, line and column.
+    pub problems: Vec<Problem>,
+    /// Warnings by file, line and column.
+    pub warnings: Vec<Problem>,
+}
+
+/// Compiles the `mesh` of the file at `path`, with everything that it includes.
+pub fn compile_mesh(path: &str, loader: &dyn Loader) -> CompiledMesh {
+    let mut context = Context::new(loader);
+    let sources = files::read_all(&mut context, path, files::Purpose::Mesh);
+    let upstreams = mesh::upstreams(&mut context, &sources);
+    let plugins = plugins::load(&mut context, &sources);
+    plugins::check_allowed(&mut context, &sources, &upstreams.names);
+    let lanes = lanes::build(&mut context, &sources, &upstreams.names);
+    let plan = mesh::build(&mut context, &sources, &upstreams, &lanes, &plugins);
+    let Context {
+        mut problems,
+        mut warnings,
+        ..
+    } = context;
+    problems.sort();
+    problems.dedup();
+    warnings.sort();
+    warnings.dedup();
+    CompiledMesh {
+        plan: plan.filter(|_| problems.is_empty()),
+        problems,
+        warnings,
     }
 }
 

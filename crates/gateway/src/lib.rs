@@ -14,7 +14,9 @@ mod model;
 pub mod plan;
 mod reference;
 
-pub use compile::{Compiled, Loader, access_log_operators, compile, searched_folder};
+pub use compile::{
+    Compiled, CompiledMesh, Loader, access_log_operators, compile, compile_mesh, searched_folder,
+};
 pub use explain::{Explanation, Link, Origin, PassedOver, Request, Setting, explain};
 pub use merge::{compose, merge};
 pub use outrider_plugin_formats::{PluginPackage, Problem};

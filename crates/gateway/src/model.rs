@@ -5,6 +5,7 @@
 //! alone has to be is checked by its type in [`text`]; what values mean together, in `crate::compile`.
 
 pub(crate) mod lanes;
+pub(crate) mod mesh;
 pub(crate) mod text;
 
 use outrider_plugin_formats::{All, CircuitOff, FailureAction, Group, PluginTime, WasmResults};
@@ -13,6 +14,8 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 pub(crate) use lanes::{LaneGroup, LaneTarget, LaneWhen, ProjectLane, ProjectLaneRole};
+pub(crate) use mesh::{KubernetesUpstream, Mesh};
+pub use mesh::{LaneMode, MeshTraffic, ModuleSource};
 pub(crate) use text::{
     Address, AddressRange, Duration, HeaderName, HostPattern, IpAddress, Method, Name, Number,
     Path, PluginName, Regex, Size, Text, Upgrade,
@@ -23,10 +26,10 @@ pub(crate) use text::{
 #[serde(deny_unknown_fields)]
 pub(crate) struct File {
     /// More files, relative to this one; `*` matches within one folder. They hold `plugins`,
-    /// `projects`, `lanes` and `upstreams`; only the first file holds `gateway` and `include`.
+    /// `projects`, `lanes` and `upstreams`; only the first file holds `gateway`, `mesh` and `include`.
     #[serde(default)]
     pub(crate) include: Field<Vec<Field<Text>>>,
-    /// Where the gateway listens, and what holds for all of it. Required in the first file.
+    /// Where the gateway listens, and what holds for all of it. Required in the first file, but for `outrider render istio`.
     #[serde(default)]
     pub(crate) gateway: Field<Gateway>,
     /// The plugins, by the names under which `use` lists name them. A name has lower-case letters,
@@ -40,6 +43,10 @@ pub(crate) struct File {
     /// first hop to its last (`docs/lanes.md`). A name has lower-case letters, digits and hyphens.
     #[serde(default)]
     pub(crate) lanes: Field<Entries<Field<LaneGroup>>>,
+    /// What `outrider render istio` prints resources for (`docs/istio.md`); the other commands leave it alone. Only the
+    /// first file holds it.
+    #[serde(default)]
+    pub(crate) mesh: Field<Mesh>,
     /// Where requests are sent, by name. Each becomes an Envoy cluster of the same name, which is also
     /// the name by which plugins call it. For an upstream that some plugin may call there is a second
     /// cluster, `<name>/callouts`, so that callouts share no connection with requests of routes.
@@ -817,6 +824,10 @@ pub(crate) struct Upstream {
     #[serde(default)]
     #[schemars(length(min = 1))]
     pub(crate) endpoints: Field<Vec<Field<Shape<Address, Endpoint>>>>,
+    /// The version of a Kubernetes service that it is in a mesh, for `outrider render istio` alone, which needs no
+    /// `endpoints`.
+    #[serde(default)]
+    pub(crate) kubernetes: Field<KubernetesUpstream>,
     /// How one of them is chosen. Default: `round_robin`.
     #[serde(default)]
     pub(crate) load_balancing: Field<LoadBalancing>,

@@ -3,6 +3,8 @@
 //! Renderers read it and nothing else. It knows neither files nor Envoy's documents; where something
 //! was written is kept only for explanations and is no part of what serializes.
 
+pub mod mesh;
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;

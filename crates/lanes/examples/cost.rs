@@ -54,6 +54,7 @@ fn main() {
         name: "hello".to_owned(),
         header: "x-outrider-lane".to_owned(),
         baggage: None,
+        fallback: None,
         baseline: "en".to_owned(),
         carriers: [
             "traceparent",

@@ -40,6 +40,8 @@ pub struct Group {
     pub header: String,
     /// Key of the member of `baggage` that carries the lane, too.
     pub baggage: Option<String>,
+    /// Header by which a proxy asks for the baseline's version, in lower case: nobody else may set it.
+    pub fallback: Option<String>,
     /// Name of the lane that serves where another one has no version of a service.
     pub baseline: String,
     /// Headers by whose ids a lane is remembered, in the order in which they are asked.
@@ -86,6 +88,9 @@ pub enum Outcome {
     Ambiguous,
     /// Outbound, strict: the request has the lane of the service's version.
     Stamped,
+    /// Edge and outbound: the lane's version of the service has no usable host, and the baseline's serves. Counted beside
+    /// one of the others.
+    FellBack,
 }
 
 /// Result of [`Group::handle`].
@@ -93,8 +98,10 @@ pub enum Outcome {
 pub struct Handled {
     /// Outcome for the lane.
     pub outcome: Outcome,
-    /// Whether the lane's header changed, so that the route has to be selected again.
+    /// Whether a header changed that routes look at, so that the route has to be selected again.
     pub is_changed: bool,
+    /// Whether the request leaves in another lane than the baseline.
+    pub is_in_lane: bool,
     /// Holds on the request's traces: [`LaneMemory::release`] has to follow when the request has ended.
     pub holds: Vec<Hold>,
 }
@@ -104,7 +111,15 @@ impl Handled {
         Self {
             outcome,
             is_changed,
+            is_in_lane: false,
             holds: Vec::new(),
+        }
+    }
+
+    fn in_lane(self, lane: Option<&str>) -> Self {
+        Self {
+            is_in_lane: lane.is_some(),
+            ..self
         }
     }
 }
@@ -137,6 +152,34 @@ impl Group {
         memory: &LaneMemory,
         now: Seconds,
     ) -> Handled {
+        let is_freed = self.remove_fallback(request);
+        let handled = self.apply(role, request, memory, now);
+        Handled {
+            is_changed: handled.is_changed || is_freed,
+            ..handled
+        }
+    }
+
+    /// Removes a request for the baseline's version that is not this proxy's own. Returns whether there was one.
+    fn remove_fallback(&self, request: &mut dyn RequestHeaders) -> bool {
+        let Some(header) = &self.fallback else {
+            return false;
+        };
+        let mut is_there = false;
+        request.visit_header(header, &mut |_| is_there = true);
+        if is_there {
+            request.remove(header);
+        }
+        is_there
+    }
+
+    fn apply(
+        &self,
+        role: &Role,
+        request: &mut dyn RequestHeaders,
+        memory: &LaneMemory,
+        now: Seconds,
+    ) -> Handled {
         match role {
             Role::Edge(rules) => {
                 let lane = rules.choose(request).map(|rule| rule.lane.clone());
@@ -146,13 +189,14 @@ impl Group {
                 } else {
                     Outcome::Baseline
                 };
-                Handled::new(outcome, self.write(request, lane.as_deref()))
+                let is_changed = self.write(request, lane.as_deref());
+                Handled::new(outcome, is_changed).in_lane(lane.as_deref())
             }
             Role::Inbound => self.remember(request, memory, now),
             Role::Outbound => self.restore(request, memory, now),
             Role::OutboundStrict(lane) => {
                 let lane = Some(lane.as_str()).filter(|lane| *lane != self.baseline);
-                Handled::new(Outcome::Stamped, self.write(request, lane))
+                Handled::new(Outcome::Stamped, self.write(request, lane)).in_lane(lane)
             }
         }
     }
@@ -192,6 +236,7 @@ impl Group {
         Handled {
             outcome,
             is_changed: false,
+            is_in_lane: false,
             holds,
         }
     }
@@ -208,7 +253,9 @@ impl Group {
             }
             let name = std::str::from_utf8(&name).ok();
             // What came as baggage becomes the header that routes look at.
-            return Handled::new(Outcome::Passed, self.write(request, name));
+            let is_changed = self.write(request, name);
+            let lane = name.filter(|name| *name != self.baseline);
+            return Handled::new(Outcome::Passed, is_changed).in_lane(lane);
         }
         let found = self
             .keys(request, memory)
@@ -218,7 +265,7 @@ impl Group {
         match found {
             Some(Found::Lane(lane)) => {
                 let name = Some(memory.names.name(lane)).filter(|name| *name != self.baseline);
-                Handled::new(Outcome::Restored, self.write(request, name))
+                Handled::new(Outcome::Restored, self.write(request, name)).in_lane(name)
             }
             Some(Found::Ambiguous) => Handled::new(Outcome::Ambiguous, false),
             Some(Found::Nothing) | None => Handled::new(Outcome::Unmatched, false),

@@ -85,6 +85,10 @@ pub trait Host {
     fn attribute(&self, attribute: Attribute) -> Option<Scalar<'_>>;
     fn timing(&self) -> Timing;
     fn response_code(&self) -> Option<u16>;
+    /// Asked only while the chain holds the request headers.
+    fn usable_hosts(&self) -> usize {
+        0
+    }
     /// Called only while the chain holds the request headers: an answer to the plugin is the chain's.
     fn clear_route_cache(&mut self);
     /// Returns the chain of the route that the request matches now, or `None` if it matches none. Asked only

@@ -366,6 +366,12 @@ pub trait Stream {
     /// on their way to the upstream, and the route cannot change any more.
     fn clear_route_cache(&mut self) -> bool;
 
+    /// Hosts of the cluster that the request's route leads to, as far as they are healthy or degraded; 0 also without a
+    /// route or a known cluster, and when the request headers are gone.
+    fn usable_hosts(&self) -> usize {
+        0
+    }
+
     /// Has the request go to the upstream's endpoint of this address (`ip:port`).
     ///
     /// # Errors

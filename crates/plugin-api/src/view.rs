@@ -1038,6 +1038,14 @@ impl<H: Host> Stream for View<'_, H> {
         self.may_route
     }
 
+    fn usable_hosts(&self) -> usize {
+        if self.may_route {
+            self.host.usable_hosts()
+        } else {
+            0
+        }
+    }
+
     fn set_upstream_override_host(
         &mut self,
         host: &[u8],

@@ -17,6 +17,10 @@ pub struct LaneGroup {
     /// Key of the member of `baggage` that carries the lane, too.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub baggage: Option<String>,
+    /// Header that is set to `1` on requests of a lane whose route leads to a cluster without a usable host, so that another
+    /// route sends them to the baseline, in lower case. One that others sent is removed. Absent: routes need no such help.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fallback: Option<String>,
     /// Lane that serves where another lane has no version of a service. Its requests have no header.
     pub baseline: String,
     /// Headers whose values tell that two requests belong together, in lower case.

@@ -13,18 +13,28 @@ pub(super) struct Source {
     pub(super) place: Place,
 }
 
+/// What is compiled, which the first file has to hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// `gateway`.
+    Gateway,
+    /// `mesh`.
+    Mesh,
+}
+
 /// Where a file stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Place {
     /// The file that the user named.
-    First,
+    First(Purpose),
     /// Included by it.
     Included,
 }
 
-pub(super) fn read_all(context: &mut Context<'_>, path: &str) -> Vec<Source> {
+/// Reads the file that the user names, which has to hold `purpose`, and what it includes.
+pub(super) fn read_all(context: &mut Context<'_>, path: &str, purpose: Purpose) -> Vec<Source> {
     let mut sources = Vec::new();
-    let Some(first) = read(context, path, Place::First, None) else {
+    let Some(first) = read(context, path, Place::First(purpose), None) else {
         return sources;
     };
     let origin = first.origin.clone();
@@ -135,7 +145,8 @@ fn read(
     if document.root.value == Value::Null {
         let message = "the file is empty";
         let mend = match place {
-            Place::First => "begin with `gateway:`",
+            Place::First(Purpose::Gateway) => "begin with `gateway:`",
+            Place::First(Purpose::Mesh) => "begin with `mesh:`",
             Place::Included => {
                 "write `projects:`, `plugins:` or `upstreams:`, or do not include it"
             }
@@ -152,18 +163,20 @@ fn read(
         place,
     };
     match place {
-        Place::First => {
-            context.required(
-                &source.origin,
-                document.root.location,
-                "the file",
-                "gateway",
-                &source.file.gateway,
-            );
+        Place::First(Purpose::Gateway) => {
+            let field = &source.file.gateway;
+            let location = document.root.location;
+            context.required(&source.origin, location, "the file", "gateway", field);
+        }
+        Place::First(Purpose::Mesh) => {
+            let field = &source.file.mesh;
+            let location = document.root.location;
+            context.required(&source.origin, location, "the file", "mesh", field);
         }
         Place::Included => {
             for (key, location) in [
                 ("gateway", source.file.gateway.location()),
+                ("mesh", source.file.mesh.location()),
                 ("include", source.file.include.location()),
             ] {
                 if let Some(location) = location {

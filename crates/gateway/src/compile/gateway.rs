@@ -54,7 +54,7 @@ impl Default for Built {
 pub(super) fn build(context: &mut Context<'_>, sources: &[Source]) -> Built {
     let Some((origin, gateway)) = sources
         .iter()
-        .filter(|source| source.place == Place::First)
+        .filter(|source| source.place != Place::Included)
         .find_map(|source| Some((&source.origin, source.file.gateway.get()?)))
     else {
         return Built::default();

@@ -54,11 +54,11 @@ pub(super) type LaneGroups = BTreeMap<String, Group>;
 
 /// A group as far as it could be read.
 pub(super) struct Group {
-    origin: Origin,
-    location: Location,
-    form: LaneGroup,
+    pub(super) origin: Origin,
+    pub(super) location: Location,
+    pub(super) form: LaneGroup,
     /// By service: the upstream of each lane's version, the lanes in the order in which they are written.
-    services: BTreeMap<String, Vec<(String, String)>>,
+    pub(super) services: BTreeMap<String, Vec<(String, String)>>,
 }
 
 /// Where requests of lanes go.
@@ -176,6 +176,7 @@ fn one(
             name: name.value.clone(),
             header,
             baggage: group.baggage.value().map(|key| key.0.clone()),
+            fallback: None,
             baseline: baseline.unwrap_or_default(),
             correlate,
             remember: u32::try_from(remember / 1000).unwrap_or(u32::MAX),
@@ -505,7 +506,7 @@ pub(super) fn of_project(
     let what = "the project's `lane`";
     let group = context.required(origin, *location, what, "group", &value.group);
     let role = context.required(origin, *location, what, "role", &value.role);
-    let group = group.filter(|group| known(context, origin, group, groups).is_some());
+    let group = group.filter(|group| known(context, origin, &text_of(group), groups).is_some());
     let own = value.own.get();
     if let (Some(own), Some(role)) = (own, role) {
         if role.value != ProjectLaneRole::Outbound {
@@ -529,20 +530,27 @@ pub(super) fn of_project(
     })
 }
 
+fn text_of(name: &Located<model::Text>) -> Located<String> {
+    Located {
+        location: name.location,
+        value: name.value.0.clone(),
+    }
+}
+
 /// The group of this name; tells when there is none.
-fn known<'g>(
+pub(super) fn known<'g>(
     context: &mut Context<'_>,
     origin: &Origin,
-    name: &Located<model::Text>,
+    name: &Located<String>,
     groups: &'g LaneGroups,
 ) -> Option<&'g Group> {
-    let group = groups.get(&name.value.0);
+    let group = groups.get(&name.value);
     if group.is_none() {
         context.problem(
             origin,
             name.location,
-            format!("there are no lanes `{}`", name.value.0),
-            known_names(&name.value.0, groups.keys().map(String::as_str), "lanes"),
+            format!("there are no lanes `{}`", name.value),
+            known_names(&name.value, groups.keys().map(String::as_str), "lanes"),
         );
     }
     group
@@ -560,7 +568,7 @@ pub(super) fn of_route(
     let group = context.required(origin, location, what, "lanes", &target.lanes);
     let service = context.required(origin, location, what, "service", &target.service);
     let name = group?;
-    let group = known(context, origin, name, groups)?;
+    let group = known(context, origin, &text_of(name), groups)?;
     let service = service?;
     let Some(versions) = group.services.get(&service.value.0) else {
         context.problem(

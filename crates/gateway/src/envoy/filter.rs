@@ -18,10 +18,15 @@ const WORKERS: &str = "_outrider_workers";
 
 /// In a listener: by name, its configuration from ECDS.
 pub(super) fn discovered(layout: &Layout) -> Value {
+    discovered_filter(FILTER_NAME, &source(layout, ECDS_FILE))
+}
+
+/// The module's filter in a listener, by its name; `source` is where ECDS finds its configuration.
+pub fn discovered_filter(name: &str, source: &Value) -> Value {
     json!({
-        "name": FILTER_NAME,
+        "name": name,
         "config_discovery": {
-            "config_source": source(layout, ECDS_FILE),
+            "config_source": source,
             "type_urls": [format!("type.googleapis.com/{FILTER}")],
         },
     })
@@ -29,8 +34,13 @@ pub(super) fn discovered(layout: &Layout) -> Value {
 
 /// In a listener, with its configuration; and, the same, the resource of ECDS.
 pub(super) fn extension(config: &FilterConfig) -> Value {
+    filter_extension(FILTER_NAME, config)
+}
+
+/// The configuration of the module's filter of this name, as a resource of ECDS.
+pub fn filter_extension(name: &str, config: &FilterConfig) -> Value {
     object([
-        ("name", FILTER_NAME.into()),
+        ("name", name.into()),
         ("typed_config", module(FILTER, config)),
     ])
 }
@@ -55,8 +65,14 @@ pub(super) fn admin_pages() -> Value {
 /// In a bootstrap: a cluster without endpoints, by which Envoy calls the module on its workers where there is no
 /// stream.
 pub(super) fn workers() -> Value {
+    workers_cluster(WORKERS)
+}
+
+/// A cluster without endpoints, by which Envoy calls the module on its workers where there is no stream; `name` is not that
+/// of an upstream.
+pub fn workers_cluster(name: &str) -> Value {
     json!({
-        "name": WORKERS,
+        "name": name,
         "lb_policy": "CLUSTER_PROVIDED",
         "cluster_type": {
             "name": "envoy.clusters.dynamic_modules",

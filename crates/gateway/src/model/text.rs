@@ -92,6 +92,12 @@ text_types! {
     AddressRange(IpNet) = address_range, "a range of IP addresses, like `10.0.0.0/8`", {"type": "string", "examples": ["10.0.0.0/8", "192.0.2.7", "fd00::/8"]};
     /// A span of time in milliseconds.
     Duration(u64) = duration, "a duration with its unit, like `5s`", {"type": "string", "pattern": "^[0-9]+(ms|s|m|h)$"};
+    /// A label of a name in DNS, as Kubernetes names services and namespaces (RFC 1123).
+    DnsLabel(String) = dns_label, "a name in lower case", {"type": "string", "pattern": "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", "maxLength": 63};
+    /// Labels of DNS, joined by dots.
+    DnsName(String) = dns_name, "a name in lower case", {"type": "string", "pattern": "^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$", "maxLength": 253};
+    /// The value of a label in Kubernetes.
+    LabelValue(String) = label_value, "the value of a label", {"type": "string", "pattern": "^([A-Za-z0-9]([-_.A-Za-z0-9]*[A-Za-z0-9])?)?$", "maxLength": 63};
     /// A size in bytes.
     Size(u32) = size, "a size with its unit, like `1MiB`", {"type": "string", "pattern": "^[0-9]+(B|KiB|MiB|GiB)$"};
 }
@@ -190,6 +196,51 @@ pub(crate) fn upstream_name(text: &str) -> Result<String, String> {
              digit"
         )
     })
+}
+
+/// Checks a label of DNS (RFC 1123).
+pub(crate) fn dns_label(text: &str) -> Result<String, String> {
+    let is_inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    let right = (1..=63).contains(&text.len())
+        && text.bytes().all(is_inner)
+        && !text.starts_with('-')
+        && !text.ends_with('-');
+    if right {
+        Ok(text.to_owned())
+    } else {
+        Err(format!(
+            "`{text}` is no name in Kubernetes; use at most 63 lower-case letters, digits and hyphens, beginning and ending \
+             with a letter or digit"
+        ))
+    }
+}
+
+fn dns_name(text: &str) -> Result<String, String> {
+    if text.len() > 253 {
+        return Err("this name is longer than 253 bytes; shorten it".to_owned());
+    }
+    for label in text.split('.') {
+        dns_label(label)?;
+    }
+    Ok(text.to_owned())
+}
+
+fn label_value(text: &str) -> Result<String, String> {
+    let is_end = |letter: Option<char>| letter.is_none_or(|letter| letter.is_ascii_alphanumeric());
+    let right = text.len() <= 63
+        && is_end(text.chars().next())
+        && is_end(text.chars().next_back())
+        && text
+            .chars()
+            .all(|letter| letter.is_ascii_alphanumeric() || matches!(letter, '-' | '_' | '.'));
+    if right {
+        Ok(text.to_owned())
+    } else {
+        Err(format!(
+            "`{text}` is no value of a label; use at most 63 letters, digits, `-`, `_` and `.`, beginning and ending with a \
+             letter or digit"
+        ))
+    }
 }
 
 /// Checks a plugin's name.

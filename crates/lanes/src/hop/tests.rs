@@ -48,6 +48,7 @@ fn group() -> Group {
         name: "hello".to_owned(),
         header: "x-lane".to_owned(),
         baggage: None,
+        fallback: None,
         baseline: "en".to_owned(),
         carriers: ["traceparent", "b3", "x-b3-traceid", "x-request-id"]
             .map(Carrier::of_header)
@@ -375,6 +376,7 @@ fn services_that_pass_baggage_on_carry_the_lane() {
     let (group, memory) = (group(), memory());
     let group = Group {
         baggage: Some("lane".to_owned()),
+        fallback: None,
         ..group
     };
     let mut request = headers(&[
@@ -400,4 +402,39 @@ fn services_that_pass_baggage_on_carry_the_lane() {
     let done = group.handle(&Role::Outbound, &mut invalid, &memory, 1);
     assert_eq!(done.outcome, Outcome::InvalidName);
     assert_eq!(invalid["baggage"], ["a=1"]);
+}
+
+#[test]
+fn a_request_for_the_baseline_is_only_the_proxy_s_own() {
+    let group = Group {
+        fallback: Some("x-lane-fallback".to_owned()),
+        ..group()
+    };
+    let memory = memory();
+    let trace = traceparent(7);
+    for (role, is_in_lane) in [
+        (edge(), true),
+        (Role::Inbound, false),
+        (Role::Outbound, true),
+        (Role::OutboundStrict("fr".to_owned()), true),
+        (Role::OutboundStrict("en".to_owned()), false),
+    ] {
+        let mut request = headers(&[
+            ("user", "fr"),
+            ("x-lane", "fr"),
+            ("x-lane-fallback", "1"),
+            ("traceparent", &trace),
+        ]);
+        let handled = group.handle(&role, &mut request, &memory, 1);
+        assert!(handled.is_changed, "{role:?}");
+        assert_eq!(handled.is_in_lane, is_in_lane, "{role:?}");
+        assert!(!request.contains_key("x-lane-fallback"), "{role:?}");
+    }
+    // Restored, and the baseline's.
+    let mut request = headers(&[("traceparent", &trace)]);
+    let handled = group.handle(&Role::Outbound, &mut request, &memory, 1);
+    assert!(handled.is_in_lane && handled.outcome == Outcome::Restored);
+    let mut request = headers(&[]);
+    let handled = group.handle(&Role::Outbound, &mut request, &memory, 1);
+    assert!(!handled.is_in_lane && !handled.is_changed);
 }
