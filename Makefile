@@ -1,7 +1,7 @@
 # What a person runs. Each target does all of its own set-up; cargo decides what is rebuilt.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-lanes test soak soak-traps soak-hostile soak-operations chaos fuzz miri tsan bench build release lint fmt docs clean tools test-tools bench-tools nightly-tools envoy envoy-release \
+.PHONY: help demo demo-lanes test soak soak-traps soak-hostile soak-operations test-istio chaos fuzz miri tsan bench build release lint fmt docs clean tools test-tools bench-tools nightly-tools envoy envoy-release \
         test-plugins plugins plugins-rust plugins-go plugins-assemblyscript plugins-cpp
 
 CARGO ?= cargo
@@ -66,6 +66,10 @@ chaos: release envoy-release ## Run random plugins, clients, upstreams and chang
 	$(call step,'chaos')
 	@$(TARGET)/release/outrider-chaos --outrider $(TARGET)/release/outrider --seconds $(or $(CHAOS_SECONDS),1800) \
 	    $(if $(SEED),--seed $(SEED)) --output docs/soak
+
+test-istio: build envoy ## Run lanes in a whole Istio on this machine (needs root, Go, iptables), and write docs/istio-checks.md
+	$(call step,'lanes in Istio')
+	@$(TARGET)/debug/outrider-test-istio --outrider $(TARGET)/debug/outrider --programs $(TARGET)/istio --summary docs/istio-checks.md
 
 fuzz: tools ## Call host functions from Wasm with random arguments (FUZZ_SECONDS=600), and keep what is answered anew
 	$(call step,'fuzz')

@@ -317,6 +317,56 @@ fn render() {
     assert!(output.stdout.is_empty());
 }
 
+/// A mesh with one plugin, and files of it.
+#[test]
+fn render_istio() {
+    let folder = folder(
+        "\
+mesh: {plugins: [{name: greeting, on: gateway, labels: {istio: ingressgateway}, use: [hello]}]}
+plugins:
+  hello: {source: hello}
+",
+    );
+    let printed = outrider(folder.path(), &["render", "istio", "gateway.yaml"]);
+    insta::assert_snapshot!("render_istio", told(&printed));
+
+    let kept = folder.path().join("kept");
+    fs::create_dir(&kept).unwrap();
+    fs::write(kept.join("all.yaml"), &printed.stdout).unwrap();
+    fs::write(kept.join("notes.txt"), "no: [yaml").unwrap();
+    let diff = ["render", "istio", "gateway.yaml", "--diff", "kept"];
+    let same = outrider(folder.path(), &diff);
+    assert_eq!(told(&same), "exit code 0");
+
+    let text = String::from_utf8(printed.stdout).unwrap();
+    let other = text.replace(
+        "name: outrider-plugins-greeting",
+        "name: outrider-plugins-old",
+    );
+    let changed = text.replace("enabled: true", "enabled: false");
+    fs::write(kept.join("all.yaml"), format!("{changed}---\n{other}")).unwrap();
+    insta::assert_snapshot!("render_istio_diff", told(&outrider(folder.path(), &diff)));
+
+    fs::write(kept.join("all.yaml"), "a: [").unwrap();
+    insta::assert_snapshot!(
+        "render_istio_diff_broken",
+        told(&outrider(folder.path(), &diff))
+    );
+
+    let apply = [
+        "render",
+        "istio",
+        "gateway.yaml",
+        "--apply",
+        "--kubeconfig",
+        "none",
+    ];
+    insta::assert_snapshot!(
+        "render_istio_no_cluster",
+        told(&outrider(folder.path(), &apply))
+    );
+}
+
 #[test]
 fn schema_and_completions() {
     let folder = tempfile::tempdir().unwrap();

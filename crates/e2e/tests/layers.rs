@@ -42,6 +42,8 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
     ),
     ("gateway", &["lanes", "plugin-formats", "yaml"]),
     ("mesh", &["gateway", "plugin-formats"]),
+    ("cluster", &[]),
+    ("istio-lab", &["cluster", "envoy-process", "lab", "yaml"]),
     ("plugin-store", &["plugin-formats", "yaml"]),
     ("envoy-process", &[]),
     (
@@ -65,6 +67,7 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
             "wasm-runtime",
             "gateway",
             "mesh",
+            "cluster",
             "plugin-store",
             "envoy-process",
             "plugin-testkit",

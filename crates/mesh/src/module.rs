@@ -166,6 +166,12 @@ fn deployment(plan: &MeshPlan, place: (&str, &str), is_gateway: bool, has_wasm: 
         volumes.insert(WASM, (source, wasm_folder(module)));
     }
     let mut annotations = Map::new();
+    // Istio leaves out statistics that it does not know.
+    let mut proxy = Map::new();
+    proxy.insert(
+        "proxyStatsMatcher".to_owned(),
+        json!({"inclusionRegexps": [".*outrider.*"]}),
+    );
     let mut pod = Map::new();
     if module.from == ModuleSource::InitContainer {
         // A container of the pod mounts it, too, so that the pod's own list has to have it.
@@ -215,19 +221,25 @@ fn deployment(plan: &MeshPlan, place: (&str, &str), is_gateway: bool, has_wasm: 
                 ((*name).to_owned(), mount)
             })
             .collect();
-        let environment = json!({"proxyMetadata": {SEARCH_PATH: module.folder}});
         for (key, value) in [
-            ("sidecar.istio.io/userVolume", Value::Object(sources)),
-            ("sidecar.istio.io/userVolumeMount", Value::Object(mounts)),
-            ("proxy.istio.io/config", environment),
+            ("sidecar.istio.io/userVolume", sources),
+            ("sidecar.istio.io/userVolumeMount", mounts),
         ] {
-            annotations.insert(key.to_owned(), value.to_string().into());
+            if !value.is_empty() {
+                annotations.insert(key.to_owned(), Value::Object(value).to_string().into());
+            }
         }
+        proxy.insert(
+            "proxyMetadata".to_owned(),
+            json!({SEARCH_PATH: module.folder}),
+        );
     }
+    annotations.insert(
+        "proxy.istio.io/config".to_owned(),
+        Value::Object(proxy).to_string().into(),
+    );
     let mut template = Map::new();
-    if !annotations.is_empty() {
-        template.insert("metadata".to_owned(), json!({"annotations": annotations}));
-    }
+    template.insert("metadata".to_owned(), json!({"annotations": annotations}));
     if !pod.is_empty() {
         template.insert("spec".to_owned(), Value::Object(pod));
     }

@@ -41,6 +41,42 @@ impl Document {
         }
     }
 
+    /// Reads a text with several documents, each after a line that begins with `---` (YAML 1.2, section 9.1.2). Those with
+    /// nothing in them but comments are left out. Lines are counted over the whole text.
+    ///
+    /// # Errors
+    /// What is no YAML, of all documents.
+    pub fn parse_all(file: &str, text: &str) -> Result<Vec<Self>, Vec<Problem>> {
+        let mut documents = Vec::new();
+        let mut problems = Vec::new();
+        let mut end = |part: &str| {
+            let is_content = |line: &str| !line.trim().is_empty() && !line.trim().starts_with('#');
+            if part.lines().any(is_content) {
+                match Self::parse(file, part) {
+                    Ok(document) => documents.push(document),
+                    Err(more) => problems.extend(more),
+                }
+            }
+        };
+        let mut part = String::new();
+        for (number, line) in text.lines().enumerate() {
+            let rest = line.strip_prefix("---");
+            if rest.is_some() {
+                end(&part);
+                // The lines before it count.
+                part = "\n".repeat(number);
+            }
+            part.push_str(rest.unwrap_or(line));
+            part.push('\n');
+        }
+        end(&part);
+        if problems.is_empty() {
+            Ok(documents)
+        } else {
+            Err(problems)
+        }
+    }
+
     /// The file as a `T`, or everything that is wrong with it.
     ///
     /// Told are all unknown keys, every fault below a [`crate::Field`], and the first of all others.

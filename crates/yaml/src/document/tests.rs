@@ -314,3 +314,20 @@ fn columns_count_characters_after_tabs_too() {
     let problems = Document::parse("a.yaml", "b: 1\nx: [1,\t\t{a: b: c}]\n").unwrap_err();
     assert_eq!(problems[0].line, 2, "{problems:?}");
 }
+
+#[test]
+fn documents_of_one_text_and_the_lines_of_their_faults() {
+    let text = "# none\n---\na: 1\n---\n# a comment\n--- \nb: |\n  text\n  --- no end\n";
+    let documents = Document::parse_all("a.yaml", text).unwrap();
+    let read: Vec<String> = documents
+        .iter()
+        .map(|document| document.root.to_json().to_string())
+        .collect();
+    assert_eq!(read, ["{\"a\":1}", "{\"b\":\"text\\n--- no end\\n\"}"]);
+    assert_eq!(Document::parse_all("a.yaml", "").unwrap(), []);
+
+    let wrong = "a: 1\n---\nb: 1\nb: 2\n---\nc: [\n";
+    let problems = Document::parse_all("a.yaml", wrong).unwrap_err();
+    let lines: Vec<usize> = problems.iter().map(|problem| problem.line).collect();
+    assert_eq!(lines, [4, 7], "{problems:?}");
+}
