@@ -115,6 +115,8 @@ fn help() {
         ("explain", vec!["explain", "--help"]),
         ("render", vec!["render", "--help"]),
         ("render_envoy", vec!["render", "envoy", "--help"]),
+        ("render_istio", vec!["render", "istio", "--help"]),
+        ("lanes", vec!["lanes", "--help"]),
         ("envoy", vec!["envoy", "--help"]),
         ("envoy_install", vec!["envoy", "install", "--help"]),
         ("envoy_path", vec!["envoy", "path", "--help"]),

@@ -499,3 +499,93 @@ fn head_of(stream: &mut TcpStream) -> String {
     }
     String::from_utf8_lossy(&head).into_owned()
 }
+
+/// The command's report on a chain, as JSON.
+fn lanes(chain: &Chain, arguments: &[&str]) -> serde_json::Value {
+    let mut command = std::process::Command::new(outrider_e2e::command().unwrap());
+    command.arg("lanes").args(arguments).arg("--json");
+    for admin in chain.admins() {
+        command.args(["--admin", &admin.to_string()]);
+    }
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// The hops of a trace, each as its proxy, lane, outcome and, if so, fallback; those that it caused are behind it.
+fn path(hops: &serde_json::Value) -> Vec<String> {
+    let mut path = Vec::new();
+    for hop in hops.as_array().unwrap() {
+        let text = |key: &str| hop[key].as_str().unwrap_or("-").to_owned();
+        let mut words = vec![
+            text("role"),
+            text("service"),
+            text("version"),
+            text("lane"),
+            text("outcome"),
+        ];
+        if hop["fallback"] == true {
+            words.push("fallback".to_owned());
+        }
+        path.push(words.join(" "));
+        path.extend(self::path(&hop["next"]));
+    }
+    path
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn trace_and_status_show_each_hop_the_fallback_and_where_a_lane_is_lost() {
+    let options = ChainOptions {
+        passes: ["x-request-id", "traceparent"].map(str::to_owned).to_vec(),
+        ..line(3)
+    };
+    let mut chain = Chain::start(options).await.unwrap();
+    let mixed = answer(&["Bonjour", "Hello", "Bonjour"]);
+    chain
+        .remove_version(("hello2", "fr"), ("/hello/eric", FR), &mixed)
+        .await
+        .unwrap();
+    let url = format!("http://{}/hello/eric", chain.edge());
+    let trace = lanes(&chain, &["trace", &url, "-H", "user: fr"]);
+    assert_eq!(trace["status"], 200);
+    assert_eq!(
+        path(&trace["hops"]),
+        [
+            "edge - - fr entered",
+            "inbound hello1 fr fr remembered",
+            "outbound hello1 fr fr restored",
+            "inbound hello2 en fr remembered fallback",
+            "outbound hello2 en fr restored",
+            "inbound hello3 fr fr remembered",
+        ],
+        "{trace:#}"
+    );
+    assert_eq!(trace["lost"].as_array().unwrap().len(), 0, "{trace:#}");
+
+    let status = lanes(&chain, &["status"]);
+    let services = status["groups"][0]["services"].as_array().unwrap();
+    let of = |name: &str| services.iter().find(|row| row["service"] == name).unwrap();
+    assert!(of("(edge)")["lanes"]["fr"]["requests"].as_u64() >= Some(1));
+    let hello2 = &of("hello2")["lanes"]["fr"];
+    assert!(hello2["fallbacks"].as_u64() >= Some(1), "{status:#}");
+    assert_eq!(of("hello3")["lanes"]["fr"]["fallbacks"], 0, "{status:#}");
+    assert_eq!(of("hello1")["lost"], 0, "{status:#}");
+    chain.stop().await.unwrap();
+
+    // Services that pass on nothing.
+    let options = ChainOptions {
+        passes: Vec::new(),
+        ..line(2)
+    };
+    let chain = Chain::start(options).await.unwrap();
+    let url = format!("http://{}/hello/eric", chain.edge());
+    let trace = lanes(&chain, &["trace", &url, "-H", "user: fr"]);
+    assert_eq!(
+        path(&trace["hops"]),
+        ["edge - - fr entered", "inbound hello1 fr fr remembered"],
+        "{trace:#}"
+    );
+    assert_eq!(trace["lost"][0]["at"], "hello1 fr", "{trace:#}");
+    assert_eq!(trace["lost"][0]["requests"], 1, "{trace:#}");
+    chain.stop().await.unwrap();
+}

@@ -16,12 +16,14 @@ use serde_json::{Value, json};
 
 use self::state::State;
 use crate::Outrider;
+use crate::hops;
 
 const ALL: &str = "/outrider";
 const GENERATIONS: &str = "/outrider/generations";
 const PLUGINS: &str = "/outrider/plugins";
 
 const FILE: &str = "/outrider/file";
+const LANES: &str = "/outrider/lanes";
 
 /// 1: the gateway's file was refused, and what worked goes on.
 const REFUSED: &str = "outrider.file_refused";
@@ -42,6 +44,10 @@ const PAGES: &[AdminPage] = &[
     AdminPage {
         path: FILE,
         help: "Outrider: whether the gateway's file is served, or was refused, when and why (?format=json)",
+    },
+    AdminPage {
+        path: LANES,
+        help: "Outrider: requests by lane, and hops of traced requests (?trace=ID); as JSON",
     },
 ];
 
@@ -77,6 +83,13 @@ impl AdminPages for Outrider {
             };
         }
         let path = request.path;
+        if path == LANES {
+            return AdminAnswer {
+                status: 200,
+                body: lanes(request.query),
+                gauge: None,
+            };
+        }
         let form = match form(request.query) {
             Ok(form) => form,
             Err(message) => {
@@ -97,6 +110,16 @@ impl AdminPages for Outrider {
             gauge: None,
         }
     }
+}
+
+/// Requests by lane at each place, and the hops that are kept, of the trace that the query names or of all.
+fn lanes(query: &str) -> String {
+    let trace = query
+        .split('&')
+        .filter_map(|part| part.strip_prefix("trace="))
+        .next_back();
+    let page = json!({"places": hops::places(), "hops": hops::hops(trace)});
+    format!("{page:#}\n")
 }
 
 /// What a page is written in.

@@ -8,8 +8,8 @@ use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use outrider_lanes::{
-    Carrier, Group, Hold, LaneMemory, LaneNames, Outcome, Request, RequestHeaders, Role, Rules,
-    Seconds, TraceTable,
+    Carrier, Group, Handled, Hold, LaneMemory, LaneNames, Outcome, Request, RequestHeaders, Role,
+    Rules, Seconds, TraceTable,
 };
 use outrider_plugin_api::{
     Attribute, Call, ConfiguredPlugin, Decision, Direction, FailureAction, FailureLogHandle,
@@ -20,6 +20,7 @@ use outrider_plugin_formats::{LaneGroup, LaneRole, LaneUse};
 
 use crate::circuits;
 use crate::document::Refusal;
+use crate::hops::{self, Place, PlaceCounts};
 use crate::last_faults;
 use crate::metrics::Definer;
 use crate::plugin;
@@ -99,7 +100,7 @@ impl Lanes {
                 lane.group
             )));
         };
-        let link = link_of(LaneLink::new(group, &lane.role, self.workers)?);
+        let link = link_of(LaneLink::new(group, lane, self.workers)?);
         links.insert(key, link.clone());
         Ok(link)
     }
@@ -139,13 +140,26 @@ struct LaneLink {
     /// Seconds for which a trace is remembered after its last request.
     remember: Seconds,
     counters: Counters,
+    place: Place,
+    /// By worker.
+    counts: PlaceCounts,
     /// By worker.
     holds: Box<[Mutex<Holds>]>,
 }
 
 impl LaneLink {
-    fn new(group: &LaneGroup, role: &LaneRole, workers: usize) -> Result<Self, Refusal> {
+    fn new(group: &LaneGroup, lane: &LaneUse, workers: usize) -> Result<Self, Refusal> {
+        let role = &lane.role;
+        let word = match role {
+            LaneRole::Edge => "edge",
+            LaneRole::Inbound => "inbound",
+            LaneRole::Outbound => "outbound",
+            LaneRole::Stamp(_) => "stamp",
+        };
+        let place = Place::new(&group.name, word, lane.place.as_ref());
         Ok(Self {
+            counts: hops::counts_of(&place, workers),
+            place,
             role: match role {
                 LaneRole::Edge => {
                     Role::Edge(Rules::of(group).map_err(|error| Refusal::new(error.to_string()))?)
@@ -174,9 +188,9 @@ impl LaneLink {
 
     /// Asks for the baseline's version where the lane's has no usable host: another route has to take requests with this
     /// header. Where none does, such as for hosts outside of the group, nothing changes.
-    fn fall_back(&self, stream: &mut dyn Stream, header: &str) {
+    fn fall_back(&self, stream: &mut dyn Stream, header: &str) -> bool {
         if stream.usable_hosts() > 0 {
-            return;
+            return false;
         }
         let before = cluster_of(stream);
         StreamRequest(stream).set(header, b"1");
@@ -184,8 +198,32 @@ impl LaneLink {
         if cluster_of(stream) == before {
             StreamRequest(stream).remove(header);
             stream.clear_route_cache();
-        } else if let Some(counter) = self.counters.of(Outcome::FellBack) {
+            return false;
+        }
+        if let Some(counter) = self.counters.of(Outcome::FellBack) {
             stream.add_metric(counter, 1);
+        }
+        true
+    }
+
+    /// Counts the request for reports, and keeps what was done if it is followed.
+    fn note(&self, stream: &dyn Stream, handled: &Handled, falls_back: bool) {
+        let map = HeaderMap::RequestHeaders;
+        let lane = stream
+            .header(map, self.group.header.as_bytes(), 0)
+            .and_then(|lane| std::str::from_utf8(lane).ok())
+            .unwrap_or(&self.group.baseline);
+        let is_lost = matches!(handled.outcome, Outcome::Unmatched | Outcome::Ambiguous);
+        if let Some(counts) = self.counts.get(stream.worker()) {
+            // The counts are valid whatever panicked while they were locked.
+            let mut counts = counts.lock().unwrap_or_else(PoisonError::into_inner);
+            counts.add(lane, falls_back, is_lost);
+        }
+        if let Some(trace) = handled.probe {
+            let host = stream.header(map, b":authority", 0).unwrap_or_default();
+            let outcome = OUTCOMES.iter().find(|(one, _)| *one == handled.outcome);
+            let outcome = outcome.map_or("", |(_, word)| *word);
+            hops::keep(trace, &self.place, host, lane, outcome, falls_back);
         }
     }
 
@@ -213,11 +251,11 @@ impl ConfiguredPlugin for LaneLink {
         if handled.is_changed {
             stream.clear_route_cache();
         }
-        if handled.is_in_lane
-            && let Some(header) = &self.group.fallback
-        {
-            self.fall_back(stream, header);
-        }
+        let falls_back = match &self.group.fallback {
+            Some(header) if handled.is_in_lane => self.fall_back(stream, header),
+            _ => false,
+        };
+        self.note(stream, &handled, falls_back);
         if !handled.holds.is_empty() {
             match self.holds(stream.worker()) {
                 Some(mut holds) => slot.0 = holds.keep(handled.holds),
@@ -403,6 +441,7 @@ mod tests {
         let of = |name: &str, role| LaneUse {
             group: name.to_owned(),
             role,
+            place: None,
         };
         let lanes = Lanes::new(vec![group], vec![of("shop", LaneRole::Inbound)], 2);
         let (base, refusals) = lanes.links("gateway", &[]);

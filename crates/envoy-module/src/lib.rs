@@ -7,6 +7,7 @@ mod admin;
 mod circuits;
 mod document;
 mod generation;
+mod hops;
 mod lanes;
 mod last_faults;
 mod limits;

@@ -94,12 +94,20 @@ pub async fn all(
         tell,
     };
     let began = Instant::now();
-    let mut mesh = Mesh::start(run, &["traceparent".to_owned()], report.tell).await?;
-    let outrider = Outrider {
+    let mut outrider = Outrider {
         command: outrider.to_owned(),
         meshes: repository.join("crates/istio-lab/meshes"),
-        kubeconfig: mesh.control_plane.kubeconfig.clone(),
+        kubeconfig: PathBuf::new(),
     };
+    let rendered = documents(&outrider.render("permissive.yaml", &[])?)?;
+    // The ConfigMap that the injector would mount.
+    let bootstrap = rendered
+        .iter()
+        .find_map(|resource| resource.pointer("/data/custom_bootstrap.json")?.as_str())
+        .context("no bootstrap is rendered")?;
+    let headers = ["traceparent".to_owned()];
+    let mut mesh = Mesh::start(run, &headers, bootstrap, report.tell).await?;
+    outrider.kubeconfig = mesh.control_plane.kubeconfig.clone();
     strict_tls(&mesh, &mut report).await?;
     both_lanes(&mesh, &outrider, &mut report).await?;
     many_at_once(&mesh, &mut report).await?;
@@ -337,10 +345,19 @@ async fn fallback(mesh: &mut Mesh, report: &mut Report<'_>) -> anyhow::Result<()
         .values()
         .sum();
     ensure!(counted >= 20, "{counted} of 20 fallbacks counted");
+    let seen = mesh.lanes("hello1-v2")?;
+    let sent = seen
+        .pointer("/places")
+        .and_then(Value::as_array)
+        .into_iter()
+        .flatten()
+        .find(|place| place.get("role") == Some(&json!("outbound")))
+        .and_then(|place| place.pointer("/lanes/fr/fallbacks")?.as_u64());
+    ensure!(sent >= Some(20), "the page /outrider/lanes: {seen:#}");
     not_rejected(mesh)?;
     report.held(&format!(
         "hello2's `fr` loses its last pod: the baseline serves after {:.1} s, and the lane goes on: `{mixed}`. Counted as \
-         `outrider.lanes.hello.fallback`.",
+         `outrider.lanes.hello.fallback`, and on the admin page that `outrider lanes` reads.",
         took.as_secs_f64()
     ));
     Ok(())

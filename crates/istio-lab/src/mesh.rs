@@ -41,6 +41,7 @@ pub struct Run {
     programs: Programs,
     module: PathBuf,
     program: PathBuf,
+    bootstrap: PathBuf,
 }
 
 impl Run {
@@ -71,6 +72,7 @@ impl Run {
             },
             program: copy(&std::env::current_exe()?, "outrider-test-istio")?,
             module: bin,
+            bootstrap: folder.join("custom_bootstrap.json"),
         })
     }
 
@@ -81,6 +83,7 @@ impl Run {
             folder: &self.folder,
             module: &self.module,
             program: &self.program,
+            bootstrap_part: &self.bootstrap,
         }
     }
 }
@@ -101,8 +104,11 @@ impl Mesh {
     pub async fn start(
         run: Run,
         headers: &[String],
+        bootstrap: &str,
         tell: &mut dyn FnMut(&str),
     ) -> anyhow::Result<Self> {
+        fs::write(&run.bootstrap, bootstrap)?;
+        fs::set_permissions(&run.bootstrap, fs::Permissions::from_mode(0o644))?;
         let mut control_plane = ControlPlane::start(&run.programs, &run.folder).await?;
         tell("API server and istiod");
         let cluster = &mut control_plane.cluster;
@@ -205,6 +211,12 @@ impl Mesh {
                 Some((name.to_owned(), value.parse().ok()?))
             })
             .collect())
+    }
+
+    /// What `outrider lanes` reads of one Envoy.
+    pub fn lanes(&self, pod: &str) -> anyhow::Result<Value> {
+        let page = self.pod(pod)?.admin(&self.run.place(), "/outrider/lanes")?;
+        Ok(serde_json::from_str(&page)?)
     }
 
     /// What any Envoy rejected: its counters of rejected updates that are not zero, by pod.

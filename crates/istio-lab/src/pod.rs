@@ -76,6 +76,8 @@ pub struct Place<'p> {
     pub module: &'p Path,
     /// This program.
     pub program: &'p Path,
+    /// What is merged into the bootstraps of all proxies: a file of JSON.
+    pub bootstrap_part: &'p Path,
 }
 
 impl Pod {
@@ -315,6 +317,7 @@ fn start_agent(
         .current_dir(folder)
         .env("PROXY_CONFIG", config.to_string())
         .env("ENVOY_DYNAMIC_MODULES_SEARCH_PATH", place.module)
+        .env("ISTIO_BOOTSTRAP_OVERRIDE", place.bootstrap_part)
         .env("POD_NAME", &options.name)
         .env("POD_NAMESPACE", &options.namespace)
         .env("INSTANCE_IP", address)

@@ -219,6 +219,11 @@ impl Chain {
         }
     }
 
+    /// Where the admin interfaces of all Envoys are, the edge's first.
+    pub fn admins(&self) -> Vec<SocketAddr> {
+        self.proxies.iter().map(|proxy| proxy.admin).collect()
+    }
+
     /// Value of a counter of the lanes in one proxy: `edge`, or service and lane as in `hello1-fr`.
     ///
     /// # Errors
@@ -335,6 +340,7 @@ impl Chain {
             calls_later: self.options.calls_later,
         })
         .await?;
+        let place = format!(", service: {}, version: {lane}", service.name);
         let own = match self.options.mode {
             Mode::Permissive => String::new(),
             Mode::Strict => format!(", own: {lane}"),
@@ -343,14 +349,14 @@ impl Chain {
             "gateway:\n  listeners:\n    - {{name: inbound, address: \"{inbound}\"}}\n    - {{name: outbound, address: \
              \"{outbound}\"}}\n  admin: \"{{admin}}\"\n  workers: 2\n\
              upstreams:\n  local: {{endpoints: [\"{local}\"]}}\n\
-             projects:\n  - name: inbound\n    hosts: [\"*\"]\n    lane: {{group: hello, role: inbound}}\n    routes: \
+             projects:\n  - name: inbound\n    hosts: [\"*\"]\n    lane: {{group: hello, role: inbound{place}}}\n    routes: \
              [{{match: {{prefix: /}}, to: local}}]\n",
             local = hello.address(),
         );
         for next in &service.next {
             write!(
                 text,
-                "  - name: to-{next}\n    hosts: [{next}]\n    lane: {{group: hello, role: outbound{own}}}\n    routes: \
+                "  - name: to-{next}\n    hosts: [{next}]\n    lane: {{group: hello, role: outbound{own}{place}}}\n    routes: \
                  [{{match: {{prefix: /}}, to: {{lanes: hello, service: {next}}}}}]\n"
             )?;
         }

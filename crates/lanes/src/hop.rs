@@ -102,6 +102,8 @@ pub struct Handled {
     pub is_changed: bool,
     /// Whether the request leaves in another lane than the baseline.
     pub is_in_lane: bool,
+    /// Id of the request's trace, if the request is followed: see [`crate::PROBE`].
+    pub probe: Option<u128>,
     /// Holds on the request's traces: [`LaneMemory::release`] has to follow when the request has ended.
     pub holds: Vec<Hold>,
 }
@@ -112,6 +114,7 @@ impl Handled {
             outcome,
             is_changed,
             is_in_lane: false,
+            probe: None,
             holds: Vec::new(),
         }
     }
@@ -156,8 +159,25 @@ impl Group {
         let handled = self.apply(role, request, memory, now);
         Handled {
             is_changed: handled.is_changed || is_freed,
+            probe: handled.probe.or_else(|| match handled.outcome {
+                // Their ids were not asked for.
+                Outcome::Entered | Outcome::Baseline | Outcome::Passed | Outcome::Stamped => {
+                    self.probe(request)
+                }
+                _ => None,
+            }),
             ..handled
         }
+    }
+
+    /// Id of the request's trace in the first header that can have one, if the request is followed.
+    fn probe(&self, request: &dyn Request) -> Option<u128> {
+        let mut probe = None;
+        let carrier = self.carriers.first()?;
+        request.visit_header(carrier.header(), &mut |value| {
+            probe = probe.or_else(|| carrier.trace_id(value)?.probe());
+        });
+        probe
     }
 
     /// Removes a request for the baseline's version that is not this proxy's own. Returns whether there was one.
@@ -218,7 +238,7 @@ impl Group {
             // It would be carried on as it is by a service that passes it on, and reach no lane.
             return Handled::new(Outcome::InvalidName, self.write(request, None));
         };
-        let keys = self.keys(request, memory);
+        let (keys, probe) = self.keys(request, memory);
         if keys.is_empty() {
             outcome = Outcome::NoTraceId;
         }
@@ -237,6 +257,7 @@ impl Group {
             outcome,
             is_changed: false,
             is_in_lane: false,
+            probe,
             holds,
         }
     }
@@ -257,33 +278,35 @@ impl Group {
             let lane = name.filter(|name| *name != self.baseline);
             return Handled::new(Outcome::Passed, is_changed).in_lane(lane);
         }
-        let found = self
-            .keys(request, memory)
+        let (keys, probe) = self.keys(request, memory);
+        let found = keys
             .into_iter()
             .map(|key| memory.traces.find(key, now))
             .find(|found| *found != Found::Nothing);
-        match found {
+        let handled = match found {
             Some(Found::Lane(lane)) => {
                 let name = Some(memory.names.name(lane)).filter(|name| *name != self.baseline);
                 Handled::new(Outcome::Restored, self.write(request, name)).in_lane(name)
             }
             Some(Found::Ambiguous) => Handled::new(Outcome::Ambiguous, false),
             Some(Found::Nothing) | None => Handled::new(Outcome::Unmatched, false),
-        }
+        };
+        Handled { probe, ..handled }
     }
 
-    /// Keys of the ids that a request has, each once.
-    fn keys(&self, request: &dyn Request, memory: &LaneMemory) -> Vec<TraceKey> {
-        let mut keys = Vec::new();
+    /// Keys of the ids that a request has, each once; and one of the ids, if the request is followed.
+    fn keys(&self, request: &dyn Request, memory: &LaneMemory) -> (Vec<TraceKey>, Option<u128>) {
+        let (mut keys, mut probe) = (Vec::new(), None);
         for carrier in &self.carriers {
             request.visit_header(carrier.header(), &mut |value| {
                 let id = carrier.trace_id(value);
+                probe = probe.or_else(|| id?.probe());
                 let key = id.map(|id| memory.traces.key(&self.name, id));
                 let key = key.filter(|key| keys.len() < MOST_IDS && !keys.contains(key));
                 keys.extend(key);
             });
         }
-        keys
+        (keys, probe)
     }
 
     /// Lane that the request names: in the header, or else as baggage.

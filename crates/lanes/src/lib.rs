@@ -19,4 +19,4 @@ pub use hop::{Group, Handled, LaneMemory, MOST_IDS, Outcome, RequestHeaders, Rol
 pub use names::{LONGEST_NAME, LaneId, LaneNames, MOST_NAMES, NameError};
 pub use rules::{Condition, Part, Request, Rule, Rules, Test, WHOLE};
 pub use table::{Found, Held, Hold, Seconds, TraceKey, TraceTable};
-pub use trace::{Carrier, TraceId};
+pub use trace::{Carrier, PROBE, TraceId};

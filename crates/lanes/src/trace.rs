@@ -11,6 +11,9 @@
 /// Longest id in a header without a format, in bytes.
 const LONGEST_TEXT: usize = 256;
 
+/// The first 32 bits of ids whose requests are followed along the chain (`outrider lanes trace`): `outr` in ASCII.
+pub const PROBE: u32 = 0x6f75_7472;
+
 /// Header that carries the id of a trace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Carrier {
@@ -35,6 +38,16 @@ pub enum TraceId<'a> {
     Number(u128),
     /// Bytes as they stand in the header.
     Text(&'a [u8]),
+}
+
+impl TraceId<'_> {
+    /// The id, if it is one of a request that is followed.
+    pub fn probe(self) -> Option<u128> {
+        match self {
+            Self::Number(number) if number >> 96 == u128::from(PROBE) => Some(number),
+            _ => None,
+        }
+    }
 }
 
 impl Carrier {

@@ -9,7 +9,8 @@ use outrider_gateway::plan::mesh::{
     LaneMode, MeshLanes, MeshPlan, MeshPlugins, MeshTraffic, Workload,
 };
 use outrider_plugin_formats::{
-    FORMAT, FilterConfig, LaneGroup, LaneRole, LaneUse, PluginSource, PluginTime, Runtime,
+    FORMAT, FilterConfig, LaneGroup, LanePlace, LaneRole, LaneUse, PluginSource, PluginTime,
+    Runtime,
 };
 use serde_json::{Value, json};
 
@@ -36,7 +37,7 @@ pub(crate) fn of_lanes(lanes: &MeshLanes) -> Vec<Resource> {
         patches(
             &format!("outrider.lanes.{group}"),
             MeshTraffic::Gateway,
-            &document(&lanes.group, LaneRole::Edge),
+            &document(&lanes.group, LaneRole::Edge, None),
         ),
     )];
     for service in &lanes.services {
@@ -57,18 +58,22 @@ pub(crate) fn of_lanes(lanes: &MeshLanes) -> Vec<Resource> {
                 rules: Vec::new(),
                 ..lanes.group.clone()
             };
+            let place = LanePlace {
+                service: service.name.clone(),
+                version: version.lane.clone(),
+            };
             let mut all = Vec::new();
             if lanes.mode == LaneMode::Permissive {
                 all.extend(patches(
                     &format!("outrider.lanes.{group}.inbound"),
                     MeshTraffic::Inbound,
-                    &document(&group_of_sidecar, LaneRole::Inbound),
+                    &document(&group_of_sidecar, LaneRole::Inbound, Some(place.clone())),
                 ));
             }
             all.extend(patches(
                 &format!("outrider.lanes.{group}.outbound"),
                 MeshTraffic::Outbound,
-                &document(&group_of_sidecar, role),
+                &document(&group_of_sidecar, role, Some(place)),
             ));
             resources.push(resource(
                 (
@@ -204,7 +209,7 @@ fn patches(name: &str, traffic: MeshTraffic, config: &FilterConfig) -> Vec<Value
     ]
 }
 
-fn document(group: &LaneGroup, role: LaneRole) -> FilterConfig {
+fn document(group: &LaneGroup, role: LaneRole, place: Option<LanePlace>) -> FilterConfig {
     FilterConfig {
         format: FORMAT,
         body_limit: None,
@@ -216,6 +221,7 @@ fn document(group: &LaneGroup, role: LaneRole) -> FilterConfig {
         lanes: vec![LaneUse {
             group: group.name.clone(),
             role,
+            place,
         }],
         plugins: Vec::new(),
     }

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use outrider_gateway::envoy;
 use outrider_gateway::plan::mesh::{MeshPlan, Module, ModuleSource, Workload};
 use outrider_plugin_formats::PluginSource;
 use serde_json::{Map, Value, json};
@@ -22,6 +23,10 @@ const VOLUME: &str = "outrider";
 const PROXY: &str = "istio-proxy";
 /// Where Envoy looks for modules (Envoy's documentation: dynamic modules).
 const SEARCH_PATH: &str = "ENVOY_DYNAMIC_MODULES_SEARCH_PATH";
+/// Name of the ConfigMap with parts of bootstraps.
+const BOOTSTRAP: &str = "outrider-bootstrap";
+/// Key of that ConfigMap, as Istio's injection templates have it.
+const BOOTSTRAP_FILE: &str = "custom_bootstrap.json";
 /// Digits of a digest in a file's name.
 const DIGITS: usize = 12;
 
@@ -71,13 +76,14 @@ pub(crate) fn resources(
     let maps = config_maps(plan, modules)?;
     let with_wasm: BTreeSet<String> = maps.iter().map(|map| map.namespace().to_owned()).collect();
     let mut resources = maps;
+    resources.extend(bootstraps(plan));
     let mut deployments = BTreeMap::new();
     for (workload, is_gateway) in workloads(plan) {
         let Some(name) = &workload.deployment else {
             continue;
         };
         let has_wasm = with_wasm.contains(&workload.namespace);
-        if plan.module.from == ModuleSource::Present && !has_wasm {
+        if plan.module.from == ModuleSource::Present && !has_wasm && !plan.admin_pages {
             continue;
         }
         deployments
@@ -141,6 +147,30 @@ fn config_maps(
         .collect()
 }
 
+/// A ConfigMap for each namespace with proxies: what their bootstraps have beside Istio's.
+fn bootstraps(plan: &MeshPlan) -> Vec<Resource> {
+    if !plan.admin_pages {
+        return Vec::new();
+    }
+    let namespaces: BTreeSet<&str> = workloads(plan)
+        .into_iter()
+        .map(|(workload, _)| workload.namespace.as_str())
+        .collect();
+    let content = json!({"bootstrap_extensions": [envoy::admin_pages()]});
+    namespaces
+        .into_iter()
+        .map(|namespace| {
+            Resource::new(
+                ("v1", "ConfigMap"),
+                (namespace, BOOTSTRAP),
+                "The page /outrider/lanes on the admin port, for `outrider lanes`: a part of the bootstrap of proxies. An Envoy \
+                 without the module does not start with it.",
+                &[("data", json!({BOOTSTRAP_FILE: content.to_string()}))],
+            )
+        })
+        .collect()
+}
+
 /// The part of a Deployment that brings the module. A gateway's pod has its proxy written out; a sidecar is injected, and
 /// annotations say what it gets.
 fn deployment(plan: &MeshPlan, place: (&str, &str), is_gateway: bool, has_wasm: bool) -> Resource {
@@ -166,6 +196,12 @@ fn deployment(plan: &MeshPlan, place: (&str, &str), is_gateway: bool, has_wasm: 
         volumes.insert(WASM, (source, wasm_folder(module)));
     }
     let mut annotations = Map::new();
+    if plan.admin_pages {
+        annotations.insert(
+            "sidecar.istio.io/bootstrapOverride".to_owned(),
+            BOOTSTRAP.into(),
+        );
+    }
     // Istio leaves out statistics that it does not know.
     let mut proxy = Map::new();
     proxy.insert(

@@ -104,6 +104,19 @@ pub struct LaneUse {
     pub group: String,
     /// Role of the proxy in the chain.
     pub role: LaneRole,
+    /// Service and version that the proxy stands at, for reports.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub place: Option<LanePlace>,
+}
+
+/// Version of a service.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct LanePlace {
+    /// Name of the service in the group.
+    pub service: String,
+    /// Name of the version: that of its lane.
+    pub version: String,
 }
 
 /// Role of a proxy in a chain of services.

@@ -20,7 +20,7 @@ pub use filter::{
     FORMAT, FilterConfig, PluginEntry, PluginSource, PluginTime, RouteConfig, RoutePlugin,
 };
 pub use lanes::{
-    LaneCondition, LaneGroup, LanePart, LaneRole, LaneRule, LaneTest, LaneUse,
+    LaneCondition, LaneGroup, LanePart, LanePlace, LaneRole, LaneRule, LaneTest, LaneUse,
     WHOLE as WHOLE_LANE_WEIGHT,
 };
 pub use manifest::{BodyMode, BodyModes, Group, Manifest, Runtime};

@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use outrider_plugin_formats::{
-    LaneCondition, LaneGroup, LanePart, LaneRole, LaneRule, LaneTest, LaneUse, WHOLE_LANE_WEIGHT,
+    LaneCondition, LaneGroup, LanePart, LanePlace, LaneRole, LaneRule, LaneTest, LaneUse,
+    WHOLE_LANE_WEIGHT,
 };
 use outrider_yaml::{Field, Located, Location};
 
@@ -508,6 +509,34 @@ pub(super) fn of_project(
     let role = context.required(origin, *location, what, "role", &value.role);
     let group = group.filter(|group| known(context, origin, &text_of(group), groups).is_some());
     let own = value.own.get();
+    for (one, other, missing) in [
+        (
+            value.service.location(),
+            value.version.location(),
+            "version",
+        ),
+        (
+            value.version.location(),
+            value.service.location(),
+            "service",
+        ),
+    ] {
+        if let (Some(place), None) = (one, other) {
+            context.problem(
+                origin,
+                place,
+                format!("{what} has no `{missing}`, without which this says nothing"),
+                format!("add `{missing}:`, or remove the key"),
+            );
+        }
+    }
+    let place = match (value.service.value(), value.version.value()) {
+        (Some(service), Some(version)) => Some(LanePlace {
+            service: service.0.clone(),
+            version: version.0.clone(),
+        }),
+        _ => None,
+    };
     if let (Some(own), Some(role)) = (own, role) {
         if role.value != ProjectLaneRole::Outbound {
             context.problem(
@@ -527,6 +556,7 @@ pub(super) fn of_project(
             (ProjectLaneRole::Outbound, None) => LaneRole::Outbound,
             (ProjectLaneRole::Outbound, Some(own)) => LaneRole::Stamp(own.value.0.clone()),
         },
+        place,
     })
 }
 

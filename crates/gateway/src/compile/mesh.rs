@@ -195,6 +195,7 @@ pub(super) fn build(
     Some(MeshPlan {
         cluster_domain: domain,
         module,
+        admin_pages: value.admin_pages.value().copied().unwrap_or(false),
         lanes,
         plugins: filters,
     })

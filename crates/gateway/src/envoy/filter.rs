@@ -51,7 +51,7 @@ pub(super) fn per_route(config: &RouteConfig) -> Value {
 }
 
 /// In a bootstrap: the module's pages on the admin port.
-pub(super) fn admin_pages() -> Value {
+pub fn admin_pages() -> Value {
     json!({
         "name": "envoy.bootstrap.dynamic_modules",
         "typed_config": {

@@ -121,6 +121,13 @@ pub(crate) struct ProjectLane {
     /// Where this proxy stands in the chain.
     #[serde(default)]
     pub(crate) role: Field<ProjectLaneRole>,
+    /// The service of the group that this proxy stands at, for `outrider lanes`; together with `version`. Default: none, and
+    /// reports name it by its address.
+    #[serde(default)]
+    pub(crate) service: Field<Text>,
+    /// The lane that the version behind this proxy belongs to, for `outrider lanes`.
+    #[serde(default)]
+    pub(crate) version: Field<Name>,
     /// For `role: outbound` in strict mode, where every lane has every service: the lane that the service's version belongs
     /// to. It is written to all that the service sends, and nothing is remembered. Default: what was remembered counts.
     #[serde(default)]

@@ -23,6 +23,11 @@ pub(crate) struct Mesh {
     /// How the module gets to the proxies.
     #[serde(default)]
     pub(crate) module: Field<MeshModule>,
+    /// Whether the proxies of lanes have the module's pages on their admin port, which `outrider lanes` reads. They come with a
+    /// proxy's bootstrap (`sidecar.istio.io/bootstrapOverride`): pods have to start anew, and an Envoy without the module does
+    /// not start at all. Default: `false`.
+    #[serde(default)]
+    pub(crate) admin_pages: Field<bool>,
     /// Which of the groups under `lanes` the mesh has, by the name of the group.
     #[serde(default)]
     pub(crate) lanes: Field<Entries<Field<MeshLanes>>>,

@@ -18,6 +18,8 @@ pub struct MeshPlan {
     pub cluster_domain: String,
     /// How the module gets to proxies.
     pub module: Module,
+    /// Whether proxies of lanes have the module's pages on their admin port.
+    pub admin_pages: bool,
     /// Groups of lanes, by name.
     pub lanes: Vec<MeshLanes>,
     /// Plugins, in the order of the file.
