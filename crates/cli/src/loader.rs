@@ -13,6 +13,7 @@ use glob::MatchOptions;
 use outrider_gateway::{Compiled, CompiledMesh, Loader, compile, compile_mesh, searched_folder};
 use outrider_plugin_formats::{PluginCode, PluginEntry, PluginPackage, Problem, WasmModule};
 use outrider_supervisor::Seen;
+use outrider_yaml::Document;
 use serde_json::Value;
 
 #[cfg(not(test))]
@@ -68,20 +69,58 @@ pub(crate) fn compile_watched(file: &Path) -> (Compiled, Vec<LoadLine>, Seen) {
     )
 }
 
-/// Compiles a file, or `input` in the place of [`STDIN`], whose paths are relative to the current folder; `resolve`: names of
-/// hosts are resolved.
-pub(crate) fn compile_checked(
+/// What is wrong with a file.
+#[derive(Debug, Default)]
+pub(crate) struct Checked {
+    pub(crate) problems: Vec<Problem>,
+    pub(crate) warnings: Vec<Problem>,
+}
+
+/// Checks a file, or `input` in the place of [`STDIN`], whose paths are relative to the current folder: its gateway, and its
+/// mesh; `resolve`: names of hosts are resolved.
+pub(crate) fn check_file(
     file: &Path,
     input: Option<&str>,
     resolve: bool,
-) -> (Compiled, Vec<LoadLine>) {
+) -> (Checked, Vec<LoadLine>) {
     let disk = Disk {
         input: input.map(str::to_owned),
         resolving: Cell::new(if resolve { RESOLVE_ALL } else { Duration::ZERO }),
         ..Disk::default()
     };
-    let compiled = compile(&file.to_string_lossy(), &disk);
-    (compiled, disk.trials.into_inner().into_lines())
+    let path = file.to_string_lossy();
+    let has_mesh = disk.has(&path, "mesh");
+    let mut checked = Checked::default();
+    // A file with neither is told so as a gateway's.
+    if !has_mesh || disk.has(&path, "gateway") {
+        let compiled = compile(&path, &disk);
+        checked.problems = compiled.problems;
+        checked.warnings = compiled.warnings;
+    }
+    if has_mesh {
+        let compiled = compile_mesh(&path, &disk);
+        checked.problems.extend(compiled.problems);
+        checked.warnings.extend(compiled.warnings);
+    }
+    for list in [&mut checked.problems, &mut checked.warnings] {
+        list.sort();
+        list.dedup();
+    }
+    (checked, disk.trials.into_inner().into_lines())
+}
+
+impl Disk {
+    /// Whether a file has a key at its top.
+    fn has(&self, path: &str, key: &str) -> bool {
+        let Ok(text) = self.read(path) else {
+            return false;
+        };
+        let document = Document::parse(path, &text).ok();
+        document
+            .as_ref()
+            .and_then(|document| document.root.as_mapping()?.entry(key))
+            .is_some()
+    }
 }
 
 impl Loader for Disk {

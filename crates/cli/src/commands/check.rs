@@ -9,7 +9,7 @@ use outrider_plugin_formats::Problem;
 use serde_json::json;
 
 use crate::exit::{self, Exit};
-use crate::loader::{STDIN, compile_checked};
+use crate::loader::{STDIN, check_file};
 use crate::output::{self, GOOD, Styled};
 use crate::trial::LoadLine;
 
@@ -80,7 +80,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
             file
         };
         let text = (file == stdin).then_some(input.as_str());
-        let (compiled, lines) = compile_checked(name, text, arguments.resolve);
+        let (compiled, lines) = check_file(name, text, arguments.resolve);
         if !arguments.json {
             let is_good = arguments.passes(&compiled.problems, &compiled.warnings);
             tell(
