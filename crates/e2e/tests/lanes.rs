@@ -589,3 +589,106 @@ async fn trace_and_status_show_each_hop_the_fallback_and_where_a_lane_is_lost() 
     assert_eq!(trace["lost"][0]["requests"], 1, "{trace:#}");
     chain.stop().await.unwrap();
 }
+
+/// gRPC is HTTP/2 with a body and trailers; the service holds its call while it makes another one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn grpc_calls_keep_their_lane_and_their_trailers() {
+    let service = Echo::start("v2").await.unwrap();
+    let baseline = Echo::start("v1").await.unwrap();
+    let yaml = "
+gateway:
+  listeners: [{address: '{listen}'}]
+  admin: '{admin}'
+lanes:
+  shop:
+    baseline: v1
+    enter: {v2: {when: {headers: [{name: user, exact: fr}]}}}
+    services: {cart: {v1: cart-v1, v2: cart-v2}}
+projects:
+  - name: edge
+    hosts: [shop.test]
+    lane: {group: shop, role: edge}
+    routes: [{match: {prefix: /}, to: {lanes: shop, service: cart}, timeout: 0s}]
+  - name: inbound
+    hosts: [cart]
+    lane: {group: shop, role: inbound}
+    routes: [{match: {prefix: /}, to: cart-v2, timeout: 0s}]
+  - name: outbound
+    hosts: [stock]
+    lane: {group: shop, role: outbound}
+    routes: [{match: {prefix: /}, to: {lanes: shop, service: cart}, timeout: 0s}]
+upstreams:
+  cart-v1: {endpoints: ['V1'], protocol: http2}
+  cart-v2: {endpoints: ['V2'], protocol: http2}
+"
+    .replace("V1", &baseline.address().to_string())
+    .replace("V2", &service.address().to_string());
+    let gateway = Gateway::start(&yaml).unwrap();
+    let target = gateway.http2();
+    let call = |host: &str, path: &str, headers: &[(&str, &str)]| {
+        let mut request = Request::post(path, vec![0; 5])
+            .host(host)
+            .accept_trailers()
+            .header("content-type", "application/grpc");
+        for (name, value) in headers {
+            request = request.header(name, value);
+        }
+        target.send(request)
+    };
+    let trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+    let path = "/trailers?grpc-status=0";
+
+    for (headers, echo, lane) in [
+        (vec![("user", "fr")], &service, Some("v2")),
+        (vec![("user", "en")], &baseline, None),
+        (vec![("x-outrider-lane", "v2")], &baseline, None),
+    ] {
+        echo.forget_requests();
+        let answer = call("shop.test", path, &headers).await.unwrap();
+        assert_eq!(answer.status, 200, "{headers:?}");
+        assert_eq!(answer.trailers.get("grpc-status"), Some("0"), "{headers:?}");
+        let seen = echo
+            .wait_for_requests(1, Duration::from_secs(5))
+            .await
+            .unwrap();
+        let seen = seen.first().unwrap();
+        assert_eq!(seen.headers.get("x-outrider-lane"), lane, "{headers:?}");
+    }
+
+    // While the service's own call is under way, what it calls is in the lane.
+    let in_lane = [("x-outrider-lane", "v2"), ("traceparent", trace)];
+    let held = call("cart", "/delay/1500", &in_lane);
+    let calls = async {
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        service.forget_requests();
+        let answer = call("stock", path, &[("traceparent", trace)])
+            .await
+            .unwrap();
+        assert_eq!(answer.trailers.get("grpc-status"), Some("0"));
+        let seen = service
+            .wait_for_requests(1, Duration::from_secs(5))
+            .await
+            .unwrap();
+        let lane = seen
+            .first()
+            .and_then(|one| one.headers.get("x-outrider-lane"));
+        assert_eq!(lane, Some("v2"));
+    };
+    let (held, ()) = tokio::join!(held, calls);
+    assert_eq!(held.unwrap().status, 200);
+    gateway.stop().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn lane_holds_over_one_hop_and_over_five() {
+    for length in [1, 5] {
+        let chain = Chain::start(line(length)).await.unwrap();
+        for _ in 0..5 {
+            for (lane, word) in [(FR, "Bonjour"), (EN, "Hello")] {
+                let text = chain.get("/hello/eric", lane).await.unwrap();
+                assert_eq!(text, answer(&vec![word; length]));
+            }
+        }
+        chain.stop().await.unwrap();
+    }
+}

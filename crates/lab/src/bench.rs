@@ -12,6 +12,7 @@ mod bootstrap;
 mod callgrind;
 mod environment;
 mod filters;
+mod lanes;
 mod load;
 mod mechanism;
 mod memory;
@@ -44,6 +45,7 @@ use filters::Sources;
 use profile::{PerRequest, Profile};
 use variant::{Variant, variants};
 
+pub use lanes::lanes;
 pub use mechanism::{Family, Mechanism};
 pub use page::{functions, page, summary};
 pub use report::Report;

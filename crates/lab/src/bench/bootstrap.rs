@@ -22,7 +22,7 @@ pub(crate) enum Answers {
 impl From<Shape> for Answers {
     fn from(shape: Shape) -> Self {
         match shape {
-            Shape::Plain | Shape::TenHeaders | Shape::Browser => Self::Envoy,
+            Shape::Plain | Shape::TenHeaders | Shape::Browser | Shape::Traced => Self::Envoy,
             Shape::Body => Self::Upstream,
         }
     }

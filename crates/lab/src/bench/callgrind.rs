@@ -16,7 +16,7 @@ use outrider_envoy_process::{Envoy, Level, Options};
 
 use super::bootstrap::{Answers, Listener, bootstrap};
 use super::free_address;
-use super::load::{Connection, request};
+use super::load::{Connection, numbered, request};
 use super::profile::Profile;
 use super::settle::settle;
 use super::variant::Variant;
@@ -107,13 +107,18 @@ impl Callgrind {
     ) -> anyhow::Result<()> {
         let bytes = request(variant.shape);
         let mut connection = Connection::open_when_there(address, || Ok(envoy.check_running()?))?;
+        let mut numbers = 1..;
+        let mut exchange = |connection: &mut Connection| {
+            let number = numbers.next().unwrap_or_default();
+            connection.exchange(&numbered(variant.shape, &bytes, number))
+        };
         for _ in 0..self.warming / variant.divisor {
-            connection.exchange(&bytes)?;
+            exchange(&mut connection)?;
         }
         settle(envoy.process_id())?;
         switch(envoy.process_id(), "on")?;
         for _ in 0..requests / variant.divisor {
-            connection.exchange(&bytes)?;
+            exchange(&mut connection)?;
         }
         switch(envoy.process_id(), "off")
     }

@@ -1,6 +1,7 @@
 //! The client that is not measured: blocking, HTTP/1.1 with keep-alive, one request at a time on a
 //! connection. Every answer is looked at; one that is not a 200 ends the measurement.
 
+use std::borrow::Cow;
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::thread;
@@ -45,7 +46,23 @@ pub(crate) fn request(shape: Shape) -> Vec<u8> {
             bytes
         }
         Shape::Browser => get(BROWSER_PATH, BROWSER),
+        Shape::Traced => traced(1),
     }
+}
+
+/// The bytes of the request of this number: those of a shape, with a trace id of its own where the shape has one.
+pub(crate) fn numbered(shape: Shape, bytes: &[u8], number: u64) -> Cow<'_, [u8]> {
+    match shape {
+        Shape::Traced => traced(number).into(),
+        _ => bytes.into(),
+    }
+}
+
+fn traced(number: u64) -> Vec<u8> {
+    // Ids of tracing libraries are random: neighbours have nothing in common.
+    let id = u128::from(number).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835);
+    let headers = format!("x-lane: fr\r\ntraceparent: 00-{id:032x}-00000000000000a1-01\r\n");
+    get("/", &headers)
 }
 
 /// A GET of this path; `headers` are lines with their ends.

@@ -22,10 +22,12 @@ pub enum Shape {
     Body,
     /// A GET as a browser sends it, with a query; Envoy answers it itself.
     Browser,
+    /// A GET in a lane, with a trace id of its own; Envoy answers it itself. No workload of the families has it.
+    Traced,
 }
 
 impl Shape {
-    /// All of them; each has its baseline.
+    /// All that workloads have; each has its baseline.
     pub const ALL: [Self; 4] = [Self::Plain, Self::TenHeaders, Self::Body, Self::Browser];
 
     /// In words, for the page.
@@ -39,6 +41,7 @@ impl Shape {
             Self::Browser => {
                 "`GET` with a query and a browser's headers, answered by Envoy".to_owned()
             }
+            Self::Traced => "`GET` in a lane, with a `traceparent`, answered by Envoy".to_owned(),
         }
     }
 
@@ -49,6 +52,7 @@ impl Shape {
             Self::TenHeaders => "ten-headers",
             Self::Body => "body",
             Self::Browser => "browser",
+            Self::Traced => "traced",
         }
     }
 }

@@ -84,6 +84,9 @@ struct Arguments {
     /// Rounds of CPU time.
     #[arg(long, value_name = "N", default_value_t = 20)]
     rounds: usize,
+    /// Count what lanes cost, and nothing else; kept as lanes.md in the folder of --output.
+    #[arg(long, conflicts_with_all = ["only", "family", "workload", "mechanism"])]
+    lanes: bool,
     /// Print the module's dearest functions, too.
     #[arg(long)]
     functions: bool,
@@ -160,6 +163,13 @@ impl Arguments {
 
 async fn run(arguments: &Arguments, out: &mut (dyn std::io::Write + Send)) -> anyhow::Result<()> {
     let options = arguments.options();
+    if arguments.lanes {
+        let page = bench::lanes(&options, out).await?;
+        writeln!(out, "\n{page}")?;
+        std::fs::create_dir_all(&arguments.output)?;
+        std::fs::write(arguments.output.join("lanes.md"), page)?;
+        return Ok(());
+    }
     for family in arguments.families() {
         writeln!(out, "\n-- {}", family.name())?;
         let report = bench::run(family, &options, out).await?;
