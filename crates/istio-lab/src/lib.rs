@@ -2,8 +2,8 @@
 //! and iptables capture in network namespaces.
 //!
 //! Everything runs in network namespaces of one run, named `or-<process>` and `or-<process>-<pod>`: the run's own has a
-//! bridge and the control plane, each pod has one behind it. Nothing leaves them. Whatever becomes of a run, its
-//! namespaces tell which processes it left behind ([`network::remove`]).
+//! bridge and the control plane, each pod has one behind it. Nothing leaves them. All processes are in a process namespace
+//! that ends with the run, so none outlives it, however it ends.
 
 pub mod checks;
 pub mod control_plane;

@@ -1,5 +1,6 @@
 //! Network namespaces: one with a bridge for the run, one for each pod behind it.
 
+use std::path::Path;
 use std::process::Command;
 
 use crate::programs::succeed;
@@ -84,6 +85,25 @@ pub fn remove(run: Option<&str>) -> Vec<String> {
         let _ = ip(&["netns", "del", &name]);
     }
     left(run)
+}
+
+/// Processes whose command lines name a folder, each as its number and program.
+pub fn processes_of(folder: &Path) -> anyhow::Result<Vec<String>> {
+    let folder = folder.to_string_lossy();
+    // The kernel ends a process namespace a moment after its first process.
+    std::thread::sleep(std::time::Duration::from_millis(500));
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir("/proc")? {
+        let path = entry?.path();
+        // Some are no processes, and some are gone by now.
+        let line = std::fs::read(path.join("cmdline")).unwrap_or_default();
+        let line = String::from_utf8_lossy(&line).replace('\0', " ");
+        if line.contains(&*folder) {
+            let program = line.split(' ').next().unwrap_or_default();
+            found.push(format!("{} {program}", path.display()));
+        }
+    }
+    Ok(found)
 }
 
 /// Ends all processes of a namespace, and of one pod with it.

@@ -141,7 +141,11 @@ fn outside(options: &Options) -> anyhow::Result<()> {
         .tempdir()?;
     let result = run_inside(options, &run, folder.path());
     let left = network::remove(Some(&run));
+    let processes = network::processes_of(folder.path())?;
     result?;
+    if !processes.is_empty() {
+        bail!("processes are left: {}", processes.join(", "));
+    }
     if !left.is_empty() {
         bail!("network namespaces are left: {}", left.join(", "));
     }
@@ -151,8 +155,11 @@ fn outside(options: &Options) -> anyhow::Result<()> {
 
 fn run_inside(options: &Options, run: &str, folder: &Path) -> anyhow::Result<()> {
     network::make(run)?;
-    let mut command = network::within(run, std::env::current_exe()?);
+    // A process namespace of its own: when the run's process ends, the kernel ends all that it started, agents' Envoys too.
+    let mut command = network::within(run, "unshare");
     command
+        .args(["--pid", "--fork", "--kill-child=KILL", "--mount-proc"])
+        .arg(std::env::current_exe()?)
         .arg("inside")
         .args(["--run", run])
         .arg("--folder")
