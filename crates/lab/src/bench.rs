@@ -31,7 +31,6 @@ mod workload;
 use std::collections::VecDeque;
 use std::fs;
 use std::io::Write;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
@@ -285,34 +284,4 @@ fn count(
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Addresses that nobody listens on now, each another one. They are not of 127.0.0.1 but of a loopback
-/// address of this process's own: what else runs on the machine takes ports of that one, and Envoy
-/// needs a while until it takes these.
-fn free_addresses(count: usize) -> anyhow::Result<Vec<SocketAddr>> {
-    let [_, high, middle, low] = std::process::id().to_be_bytes();
-    let loopback = Ipv4Addr::new(127, 64 | high, middle, low);
-    // All are held until all are there: the system hands out a port again once it is free.
-    let sockets: Result<Vec<_>, _> = (0..count)
-        .map(|_| TcpListener::bind((loopback, 0)))
-        .collect();
-    let addresses: Result<Vec<_>, _> = sockets?.iter().map(TcpListener::local_addr).collect();
-    Ok(addresses?)
-}
-
-fn free_address() -> anyhow::Result<SocketAddr> {
-    free_addresses(1)?.pop().context("no address")
-}
-
-#[cfg(test)]
-mod tests {
-    use std::collections::BTreeSet;
-
-    #[test]
-    fn addresses_differ_and_are_of_the_loopback() {
-        let addresses = super::free_addresses(50).unwrap();
-        assert_eq!(addresses.iter().collect::<BTreeSet<_>>().len(), 50);
-        assert!(addresses.iter().all(|address| address.ip().is_loopback()));
-    }
 }

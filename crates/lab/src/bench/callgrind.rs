@@ -15,11 +15,11 @@ use anyhow::Context as _;
 use outrider_envoy_process::{Envoy, Level, Options};
 
 use super::bootstrap::{Answers, Listener, bootstrap};
-use super::free_address;
 use super::load::{Connection, numbered, request};
 use super::profile::Profile;
 use super::settle::settle;
 use super::variant::Variant;
+use crate::free_address::own_address;
 
 /// Writing its file takes callgrind a while.
 const ENDING: Duration = Duration::from_mins(5);
@@ -71,7 +71,7 @@ impl Callgrind {
             .prefix("outrider-bench-")
             .tempdir()?;
         let folder = folder.path();
-        let address = free_address()?;
+        let address = own_address()?;
         let listener = Listener::new(
             address,
             Answers::from(variant.shape),

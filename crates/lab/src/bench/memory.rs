@@ -17,11 +17,11 @@ use serde_json::{Value, json};
 
 use super::bootstrap::{Answers, Listener, bootstrap};
 use super::filters::{Code, Rendered, Sources, envoy_lua, envoy_wasm, route_path, route_value};
-use super::free_address;
 use super::load::{Connection, get};
 use super::mechanism::{Family, Guest, Mechanism};
 use super::report::{Held, Measured, Memory};
 use super::settle::settle;
+use crate::free_address::own_address;
 
 const ROUTES: usize = 1000;
 const WORKERS: [u32; 2] = [1, 2];
@@ -106,7 +106,7 @@ pub(crate) fn measure(
     let mut measured = Vec::new();
     for workers in WORKERS {
         for (mechanism, held) in runs(family) {
-            let address = free_address()?;
+            let address = own_address()?;
             let listener = listener(address, family, mechanism, held, sources)?;
             let kib = run(envoy, modules, listener, held, workers)?;
             told(&format!(

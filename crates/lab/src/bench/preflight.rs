@@ -15,7 +15,6 @@ use outrider_envoy_process::{Envoy, Level, Options};
 
 use super::bootstrap::{Answers, Listener, bootstrap};
 use super::filters::{Sources, filters};
-use super::free_addresses;
 use super::load::{BROWSER, BROWSER_PATH};
 use super::mechanism::Family;
 use super::scripts::{TELL, Told};
@@ -23,6 +22,7 @@ use super::variant::Selection;
 use super::workload::{BODY_BYTES, Shape, VALUE, Work, Workload};
 use crate::client::{Request, Response, Target};
 use crate::echo::Echo;
+use crate::free_address::own_addresses;
 
 /// Envoy's Wasm filter compiles Coraza for some twenty seconds, and on a busy machine for longer.
 const READY: Duration = Duration::from_mins(5);
@@ -135,7 +135,7 @@ pub(crate) async fn check(
             }
         }
     }
-    let addresses = free_addresses(cases.len())?;
+    let addresses = own_addresses(cases.len())?;
     let listeners = addresses
         .iter()
         .zip(listeners)

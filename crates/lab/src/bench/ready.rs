@@ -15,10 +15,10 @@ use serde_json::Value;
 
 use super::bootstrap::{Answers, Listener, bootstrap};
 use super::filters::{Code, Rendered, Sources, envoy_wasm};
-use super::free_address;
 use super::load::{Connection, get};
 use super::mechanism::Mechanism;
 use super::report::{Ready, Start};
+use crate::free_address::own_address;
 
 /// Rounds of Envoy's own filter, which compiles each time.
 const FEW: usize = 2;
@@ -78,7 +78,7 @@ fn start(envoy: &Path, modules: &Path, filters: &[Value]) -> anyhow::Result<Dura
     let folder = tempfile::Builder::new()
         .prefix("outrider-bench-")
         .tempdir()?;
-    let address = free_address()?;
+    let address = own_address()?;
     let listener = Listener::new(address, Answers::Envoy, filters.to_vec());
     let file = folder.path().join("bootstrap.json");
     fs::write(&file, bootstrap(vec![listener], None, false).to_string())?;

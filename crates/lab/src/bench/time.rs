@@ -15,11 +15,11 @@ use anyhow::Context as _;
 use outrider_envoy_process::{Envoy, Level, Options};
 
 use super::bootstrap::{Answers, Listener, bootstrap};
-use super::free_addresses;
 use super::load::{Connection, request};
 use super::report::{Timed, Times};
 use super::settle::settle;
 use super::variant::Variant;
+use crate::free_address::own_addresses;
 
 const CONNECTIONS: usize = 8;
 const SLICE: Duration = Duration::from_millis(150);
@@ -37,7 +37,7 @@ pub(crate) fn measure(
     let folder = tempfile::Builder::new()
         .prefix("outrider-bench-")
         .tempdir()?;
-    let addresses = free_addresses(variants.len())?;
+    let addresses = own_addresses(variants.len())?;
     let listeners = variants
         .iter()
         .zip(&addresses)
