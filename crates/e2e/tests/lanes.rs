@@ -5,6 +5,7 @@
     reason = "a test, its helpers included, fails by panicking"
 )]
 
+use std::collections::BTreeMap;
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
@@ -149,6 +150,74 @@ async fn ten_thousand_requests_of_two_lanes_do_not_cross_over() {
         .stop()
         .await
         .unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn headers_are_carried_along_past_services_that_drop_them() {
+    let mut options = line(3);
+    options.group = "    carry: [title]\n".to_owned();
+    let chain = Chain::start(options).await.unwrap();
+    for (title, lane, word) in [
+        ("Dr.", FR, "Bonjour"),
+        ("Prof.", EN, "Hello"),
+        ("", EN, "Hello"),
+    ] {
+        let mut headers = lane.to_vec();
+        headers.extend((!title.is_empty()).then_some(("title", title)));
+        let text = chain.get("/hello/eric", &headers).await.unwrap();
+        let expected = answer(&[word; 3]);
+        let titled = format!("{word} {title} eric");
+        let expected = if title.is_empty() {
+            expected
+        } else {
+            expected.replace(&format!("{word} eric"), &titled)
+        };
+        assert_eq!(text, expected);
+    }
+    for proxy in ["hello1-fr", "hello2-fr", "hello1-en", "hello2-en"] {
+        assert_eq!(chain.counter(proxy, "carried").await.unwrap(), 1, "{proxy}");
+    }
+    chain.stop().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn mirrored_lane_gets_a_copy_at_each_service_and_the_baseline_answers() {
+    const REQUESTS: u64 = 5;
+    let mut options = line(3);
+    options.mirror = true;
+    let chain = Chain::start(options).await.unwrap();
+    let mut before = BTreeMap::new();
+    for service in ["hello1", "hello2", "hello3"] {
+        for lane in ["fr", "en"] {
+            let proxy = format!("{service}-{lane}");
+            let count = chain.counter(&proxy, "remembered").await.unwrap();
+            before.insert(proxy, count);
+        }
+    }
+    for _ in 0..REQUESTS {
+        let text = chain.get("/hello/eric", FR).await.unwrap();
+        assert_eq!(text, answer(&["Hello"; 3]));
+        // Requests that are not mirrored.
+        let text = chain.get("/hello/eric", EN).await.unwrap();
+        assert_eq!(text, answer(&["Hello"; 3]));
+    }
+    assert_eq!(chain.counter("edge", "entered").await.unwrap(), REQUESTS);
+    // Copies are sent, and nobody waits for their answers.
+    let end = Instant::now() + Duration::from_secs(20);
+    let last = "hello3-fr";
+    while chain.counter(last, "remembered").await.unwrap() < before[last] + REQUESTS {
+        assert!(
+            Instant::now() < end,
+            "copies do not come to the last service"
+        );
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    for (proxy, before) in before {
+        let expected = if proxy.ends_with("-fr") { 1 } else { 2 } * REQUESTS;
+        let count = chain.counter(&proxy, "remembered").await.unwrap();
+        assert_eq!(count - before, expected, "{proxy}");
+    }
+    chain.stop().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -299,15 +299,17 @@ impl Host for EnvoyHost<'_> {
         (size > 0).then_some(size)
     }
 
-    fn headers(&self, map: HeaderMap, visit: &mut dyn FnMut(&[u8], &[u8])) {
+    fn headers<'s>(&'s self, map: HeaderMap, visit: &mut dyn FnMut(&'s [u8], &'s [u8])) {
         let map = map_number(map);
         // SAFETY: the filter is alive during its hook.
         let size = unsafe { (self.callbacks.http_get_headers_size)(self.filter, map) };
-        let mut headers: SmallVec<[EnvoyHeader; 32]> =
-            smallvec::smallvec![EnvoyHeader::EMPTY; size];
-        // SAFETY: the array has the size that Envoy has just named.
-        if !unsafe { (self.callbacks.http_get_headers)(self.filter, map, headers.as_mut_ptr()) } {
-            return;
+        let mut headers: SmallVec<[EnvoyHeader; 32]> = SmallVec::with_capacity(size);
+        // SAFETY: there is room for as many as Envoy has just named, and it fills all of them in if it answers `true`.
+        unsafe {
+            if !(self.callbacks.http_get_headers)(self.filter, map, headers.as_mut_ptr()) {
+                return;
+            }
+            headers.set_len(size);
         }
         for header in headers {
             // SAFETY: Envoy filled the buffers in, and no setter is called while they are visited:

@@ -17,6 +17,7 @@ use serde_json::{Value, json};
 use self::state::State;
 use crate::Outrider;
 use crate::hops;
+use crate::lanes;
 
 const ALL: &str = "/outrider";
 const GENERATIONS: &str = "/outrider/generations";
@@ -118,7 +119,7 @@ fn lanes(query: &str) -> String {
         .split('&')
         .filter_map(|part| part.strip_prefix("trace="))
         .next_back();
-    let page = json!({"places": hops::places(), "hops": hops::hops(trace)});
+    let page = json!({"places": hops::places(&lanes::MEMORY.names), "hops": hops::hops(trace)});
     format!("{page:#}\n")
 }
 

@@ -1,14 +1,16 @@
 //! What proxies of a chain did with lanes: requests by lane, and the hops of traced requests, for the page
 //! `/outrider/lanes`.
 //!
-//! Counts are kept by worker, as the holds of lanes are. Hops are kept for requests alone whose trace id begins with
-//! [`PROBE`](outrider_lanes::PROBE): anybody can send such ids, so there is room for a fixed number of hops, the oldest of
-//! which give way, and a worker that finds the list taken drops its hop.
+//! Counts are kept by worker, and only the worker changes them: no worker waits for another one, or for the page. Hops are
+//! kept for requests alone whose trace id begins with [`PROBE`](outrider_lanes::PROBE): anybody can send such ids, so there
+//! is room for a fixed number of hops, the oldest of which give way, and a worker that finds the list taken drops its hop.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use outrider_lanes::{LaneId, LaneNames};
 use outrider_plugin_formats::LanePlace;
 use serde::Serialize;
 
@@ -44,7 +46,7 @@ impl Place {
     }
 }
 
-/// Requests of one lane at one place.
+/// Requests of one lane at one place, for the page.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Count {
     pub(crate) requests: u64,
@@ -52,43 +54,86 @@ pub(crate) struct Count {
     pub(crate) fallbacks: u64,
 }
 
-/// Requests at one place.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+/// A count that one worker changes.
+#[derive(Debug, Default)]
+struct Tally(AtomicU64);
+
+impl Tally {
+    fn add(&self, amount: u64) {
+        let sum = self.0.load(Ordering::Relaxed).wrapping_add(amount);
+        self.0.store(sum, Ordering::Relaxed);
+    }
+
+    fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// Requests of one lane at one place and worker.
+#[derive(Debug, Default)]
+struct LaneTally {
+    /// Number of the lane; 0 before there is one.
+    lane: AtomicU16,
+    requests: Tally,
+    fallbacks: Tally,
+}
+
+/// Requests at one place and worker.
+#[derive(Debug)]
 pub(crate) struct Counts {
-    lanes: BTreeMap<String, Count>,
+    lanes: [LaneTally; MOST_LANES],
+    others: LaneTally,
     /// Requests whose lane is not known.
-    lost: u64,
+    lost: Tally,
+}
+
+impl Default for Counts {
+    fn default() -> Self {
+        Self {
+            lanes: std::array::from_fn(|_| LaneTally::default()),
+            others: LaneTally::default(),
+            lost: Tally::default(),
+        }
+    }
 }
 
 impl Counts {
-    pub(crate) fn add(&mut self, lane: &str, fell_back: bool, is_lost: bool) {
-        self.lost += u64::from(is_lost);
-        let name = if self.lanes.contains_key(lane) || self.lanes.len() < MOST_LANES {
-            lane
-        } else {
-            OTHERS
-        };
-        if !self.lanes.contains_key(name) {
-            self.lanes.insert(name.to_owned(), Count::default());
-        }
-        if let Some(count) = self.lanes.get_mut(name) {
-            count.requests += 1;
-            count.fallbacks += u64::from(fell_back);
-        }
+    /// For the worker alone whose counts these are.
+    pub(crate) fn add(&self, lane: Option<LaneId>, fell_back: bool, is_lost: bool) {
+        let number = lane.map_or(0, LaneId::bits);
+        let mut lanes = self.lanes.iter().filter(|_| number > 0);
+        let tally = lanes.find(|tally| {
+            let known = tally.lane.load(Ordering::Relaxed);
+            if known == 0 {
+                tally.lane.store(number, Ordering::Relaxed);
+            }
+            known == number || known == 0
+        });
+        let tally = tally.unwrap_or(&self.others);
+        tally.requests.add(1);
+        tally.fallbacks.add(u64::from(fell_back));
+        self.lost.add(u64::from(is_lost));
     }
 
-    fn add_all(&mut self, other: &Self) {
-        self.lost += other.lost;
-        for (lane, count) in &other.lanes {
-            let sum = self.lanes.entry(lane.clone()).or_default();
-            sum.requests += count.requests;
-            sum.fallbacks += count.fallbacks;
+    /// Adds the counts to those of other workers.
+    fn add_to(&self, state: &mut PlaceState, names: &LaneNames) {
+        state.lost += self.lost.get();
+        for tally in self.lanes.iter().chain([&self.others]) {
+            let requests = tally.requests.get();
+            if requests == 0 {
+                continue;
+            }
+            let lane = LaneId::from_bits(tally.lane.load(Ordering::Relaxed));
+            let name = lane.map_or(OTHERS, |lane| names.name(lane));
+            let sum = state.lanes.entry(name.to_owned()).or_default();
+            sum.requests += requests;
+            sum.fallbacks += tally.fallbacks.get();
         }
     }
 }
 
 /// Counts of one place, by worker.
-pub(crate) type PlaceCounts = Arc<[Mutex<Counts>]>;
+pub(crate) type PlaceCounts = Arc<[Counts]>;
 
 /// All places of the process, whatever generation they belong to.
 static PLACES: Mutex<BTreeMap<Place, PlaceCounts>> = Mutex::new(BTreeMap::new());
@@ -101,7 +146,7 @@ pub(crate) fn counts_of(place: &Place, workers: usize) -> PlaceCounts {
     if let Some(known) = places.get(place) {
         return Arc::clone(known);
     }
-    let counts: PlaceCounts = (0..workers.max(1)).map(|_| Mutex::default()).collect();
+    let counts: PlaceCounts = (0..workers.max(1)).map(|_| Counts::default()).collect();
     if places.len() < MOST_PLACES {
         places.insert(place.clone(), Arc::clone(&counts));
     }
@@ -167,8 +212,8 @@ pub(crate) struct PlaceState {
     pub(crate) lost: u64,
 }
 
-/// All places, in order.
-pub(crate) fn places() -> Vec<PlaceState> {
+/// All places, in order; `names` are the process's names of lanes.
+pub(crate) fn places(names: &LaneNames) -> Vec<PlaceState> {
     let places = PLACES
         .lock()
         .unwrap_or_else(PoisonError::into_inner)
@@ -176,15 +221,15 @@ pub(crate) fn places() -> Vec<PlaceState> {
     places
         .into_iter()
         .map(|(place, counts)| {
-            let mut sum = Counts::default();
-            for one in counts.iter() {
-                sum.add_all(&one.lock().unwrap_or_else(PoisonError::into_inner).clone());
-            }
-            PlaceState {
+            let mut state = PlaceState {
                 place,
-                lanes: sum.lanes,
-                lost: sum.lost,
+                lanes: BTreeMap::new(),
+                lost: 0,
+            };
+            for one in counts.iter() {
+                one.add_to(&mut state, names);
             }
+            state
         })
         .collect()
 }
@@ -203,16 +248,23 @@ mod tests {
 
     #[test]
     fn lanes_beyond_the_most_are_counted_together() {
-        let mut counts = Counts::default();
+        let names = LaneNames::default();
+        let id = |name: &str| names.add(name.as_bytes()).ok();
+        let place = Place::new("beyond-the-most", "edge", None);
+        let counts = counts_of(&place, 2);
+        let [one, other] = [0, 1].map(|worker| counts.get(worker).unwrap());
         for number in 0..100 {
-            counts.add(&format!("lane-{number}"), number == 0, number == 1);
-            counts.add("lane-0", false, false);
+            one.add(id(&format!("lane-{number}")), number == 0, number == 1);
+            other.add(id("lane-0"), false, false);
         }
-        assert_eq!(counts.lanes.len(), MOST_LANES + 1);
-        let of = |lane: &str| counts.lanes.get(lane).copied().unwrap();
+        other.add(None, false, false);
+        let state = places(&names).into_iter().find(|one| one.place == place);
+        let state = state.unwrap();
+        assert_eq!(state.lanes.len(), MOST_LANES + 1);
+        let of = |lane: &str| state.lanes.get(lane).copied().unwrap();
         assert_eq!((of("lane-0").requests, of("lane-0").fallbacks), (101, 1));
-        assert_eq!(of(OTHERS).requests, 36);
-        assert_eq!(counts.lost, 1);
+        assert_eq!(of(OTHERS).requests, 37);
+        assert_eq!(state.lost, 1);
     }
 
     #[test]

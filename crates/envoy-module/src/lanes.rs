@@ -8,8 +8,8 @@ use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use outrider_lanes::{
-    Carrier, Group, Handled, Hold, LaneMemory, LaneNames, Outcome, Request, RequestHeaders, Role,
-    Rules, Seconds, TraceTable,
+    Carrier, Group, Handled, Hold, Holds, LaneMemory, LaneNames, Outcome, Proxy, Request,
+    RequestHeaders, Role, Rules, Seconds, TraceTable,
 };
 use outrider_plugin_api::{
     Attribute, Call, ConfiguredPlugin, Decision, Direction, FailureAction, FailureLogHandle,
@@ -31,7 +31,7 @@ const TRACES: usize = 131_072;
 const NAME: &str = "outrider/lanes";
 
 /// Live traces of the process: inbound and outbound requests of a sidecar come through different filters.
-static MEMORY: LazyLock<LaneMemory> = LazyLock::new(|| LaneMemory {
+pub(crate) static MEMORY: LazyLock<LaneMemory> = LazyLock::new(|| LaneMemory {
     names: LaneNames::default(),
     traces: TraceTable::new(TRACES),
 });
@@ -135,8 +135,7 @@ fn link_of(lanes: LaneLink) -> Link {
 /// One group and role.
 #[derive(Debug)]
 struct LaneLink {
-    group: Group,
-    role: Role,
+    proxy: Proxy<'static>,
     /// Seconds for which a trace is remembered after its last request.
     remember: Seconds,
     counters: Counters,
@@ -144,7 +143,7 @@ struct LaneLink {
     /// By worker.
     counts: PlaceCounts,
     /// By worker.
-    holds: Box<[Mutex<Holds>]>,
+    kept: Box<[Mutex<KeptHolds>]>,
 }
 
 impl LaneLink {
@@ -160,29 +159,26 @@ impl LaneLink {
         Ok(Self {
             counts: hops::counts_of(&place, workers),
             place,
-            role: match role {
-                LaneRole::Edge => {
-                    Role::Edge(Rules::of(group).map_err(|error| Refusal::new(error.to_string()))?)
-                }
-                LaneRole::Inbound => Role::Inbound,
-                LaneRole::Outbound => Role::Outbound,
-                LaneRole::Stamp(lane) => Role::OutboundStrict(lane.clone()),
-            },
-            group: Group {
-                name: group.name.clone(),
-                header: group.header.clone(),
-                baggage: group.baggage.clone(),
-                fallback: group.fallback.clone(),
-                baseline: group.baseline.clone(),
-                carriers: group
-                    .correlate
-                    .iter()
-                    .map(|header| Carrier::of_header(header))
-                    .collect(),
-            },
+            proxy: Proxy::new(
+                Group {
+                    name: group.name.clone(),
+                    header: group.header.clone(),
+                    baggage: group.baggage.clone(),
+                    fallback: group.fallback.clone(),
+                    baseline: group.baseline.clone(),
+                    carriers: group
+                        .correlate
+                        .iter()
+                        .map(|header| Carrier::of_header(header))
+                        .collect(),
+                    carry: group.carry.clone(),
+                },
+                role_of(group, lane)?,
+                &MEMORY,
+            ),
             remember: group.remember,
             counters: Counters::define(&group.name),
-            holds: (0..workers.max(1)).map(|_| Mutex::default()).collect(),
+            kept: (0..workers.max(1)).map(|_| Mutex::default()).collect(),
         })
     }
 
@@ -208,30 +204,84 @@ impl LaneLink {
 
     /// Counts the request for reports, and keeps what was done if it is followed.
     fn note(&self, stream: &dyn Stream, handled: &Handled, falls_back: bool) {
-        let map = HeaderMap::RequestHeaders;
-        let lane = stream
-            .header(map, self.group.header.as_bytes(), 0)
-            .and_then(|lane| std::str::from_utf8(lane).ok())
-            .unwrap_or(&self.group.baseline);
         let is_lost = matches!(handled.outcome, Outcome::Unmatched | Outcome::Ambiguous);
         if let Some(counts) = self.counts.get(stream.worker()) {
-            // The counts are valid whatever panicked while they were locked.
-            let mut counts = counts.lock().unwrap_or_else(PoisonError::into_inner);
-            counts.add(lane, falls_back, is_lost);
+            counts.add(handled.lane, falls_back, is_lost);
         }
         if let Some(trace) = handled.probe {
-            let host = stream.header(map, b":authority", 0).unwrap_or_default();
+            let host = stream.header(HeaderMap::RequestHeaders, b":authority", 0);
+            let lane = handled.lane.map_or("", |lane| MEMORY.names.name(lane));
             let outcome = OUTCOMES.iter().find(|(one, _)| *one == handled.outcome);
             let outcome = outcome.map_or("", |(_, word)| *word);
+            let host = host.unwrap_or_default();
             hops::keep(trace, &self.place, host, lane, outcome, falls_back);
         }
     }
 
-    fn holds(&self, worker: usize) -> Option<MutexGuard<'_, Holds>> {
-        let holds = self.holds.get(worker)?;
+    fn kept(&self, worker: usize) -> Option<MutexGuard<'_, KeptHolds>> {
+        let kept = self.kept.get(worker)?;
         // The lists are valid whatever panicked while they were locked.
-        Some(holds.lock().unwrap_or_else(PoisonError::into_inner))
+        Some(kept.lock().unwrap_or_else(PoisonError::into_inner))
     }
+
+    /// Holds in the slot of a stream, which [`LaneLink::take`] takes out again.
+    fn keep(&self, holds: Holds, worker: usize) -> Slot {
+        if let Some(slot) = slot_of(&holds) {
+            return slot;
+        }
+        if let Some(mut kept) = self.kept(worker) {
+            return Slot(kept.keep(holds) | IN_LIST);
+        }
+        // Not a worker: nothing would give them back.
+        MEMORY.release(holds, now(), self.remember);
+        Slot::default()
+    }
+
+    fn take(&self, slot: Slot, worker: usize) -> Holds {
+        if slot.0 & IN_LIST == 0 {
+            return holds_of(slot);
+        }
+        let kept = self.kept(worker);
+        kept.map(|mut kept| kept.take(slot.0 & !IN_LIST))
+            .unwrap_or_default()
+    }
+}
+
+fn role_of(group: &LaneGroup, lane: &LaneUse) -> Result<Role, Refusal> {
+    Ok(match &lane.role {
+        LaneRole::Edge => {
+            Role::Edge(Rules::of(group).map_err(|error| Refusal::new(error.to_string()))?)
+        }
+        LaneRole::Inbound => Role::Inbound(lane.place.as_ref().map(|place| place.version.clone())),
+        LaneRole::Outbound => Role::Outbound,
+        LaneRole::Stamp(lane) => Role::OutboundStrict(lane.clone()),
+    })
+}
+
+/// In a stream's slot: the holds are in the worker's list, at the place that the other bits are.
+const IN_LIST: u64 = 1 << 63;
+
+/// One hold or two, as most requests have, by their numbers from 1; `None` if there are more.
+fn slot_of(holds: &[Hold]) -> Option<Slot> {
+    let number = |hold: &Hold| {
+        let number = hold.number().checked_add(1)?;
+        (number < 1 << 31).then_some(u64::from(number))
+    };
+    match holds {
+        [] => Some(Slot::default()),
+        [one] => Some(Slot(number(one)?)),
+        [one, other] => Some(Slot(number(one)? | number(other)? << 32)),
+        _ => None,
+    }
+}
+
+fn holds_of(slot: Slot) -> Holds {
+    let [one, other] = [slot.0 & u64::from(u32::MAX), slot.0 >> 32];
+    [one, other]
+        .into_iter()
+        .filter_map(|number| u32::try_from(number).ok()?.checked_sub(1))
+        .map(Hold::from_number)
+        .collect()
 }
 
 impl ConfiguredPlugin for LaneLink {
@@ -243,26 +293,25 @@ impl ConfiguredPlugin for LaneLink {
     ) -> Result<Decision, Fault> {
         let handled = {
             let mut request = StreamRequest(stream);
-            self.group.handle(&self.role, &mut request, &MEMORY, now())
+            self.proxy.handle(&mut request, now())
         };
-        if let Some(counter) = self.counters.of(handled.outcome) {
-            stream.add_metric(counter, 1);
+        for outcome in [Some(handled.outcome), handled.carried]
+            .into_iter()
+            .flatten()
+        {
+            if let Some(counter) = self.counters.of(outcome) {
+                stream.add_metric(counter, 1);
+            }
         }
         if handled.is_changed {
             stream.clear_route_cache();
         }
-        let falls_back = match &self.group.fallback {
+        let falls_back = match &self.proxy.group().fallback {
             Some(header) if handled.is_in_lane => self.fall_back(stream, header),
             _ => false,
         };
         self.note(stream, &handled, falls_back);
-        if !handled.holds.is_empty() {
-            match self.holds(stream.worker()) {
-                Some(mut holds) => slot.0 = holds.keep(handled.holds),
-                // Not a worker: nothing would give them back.
-                None => MEMORY.release(handled.holds, now(), self.remember),
-            }
-        }
+        *slot = self.keep(handled.holds, stream.worker());
         Ok(Decision::Continue)
     }
 
@@ -277,11 +326,9 @@ impl ConfiguredPlugin for LaneLink {
     }
 
     fn end(&self, slot: Slot, worker: usize) {
-        if slot.0 == 0 {
-            return;
+        if slot.0 != 0 {
+            MEMORY.release(self.take(slot, worker), now(), self.remember);
         }
-        let holds = self.holds(worker).map(|mut holds| holds.take(slot.0));
-        MEMORY.release(holds.unwrap_or_default(), now(), self.remember);
     }
 }
 
@@ -293,27 +340,27 @@ fn cluster_of(stream: &dyn Stream) -> Option<Vec<u8>> {
     }
 }
 
-/// Holds of the streams of one worker.
+/// Holds of those streams of one worker that have more than a slot has room for.
 #[derive(Debug, Default)]
-struct Holds {
-    streams: Vec<Vec<Hold>>,
+struct KeptHolds {
+    streams: Vec<Holds>,
     /// Places of `streams` that no stream has.
     free: Vec<usize>,
 }
 
-impl Holds {
-    /// Returns the number of the place, from 1.
-    fn keep(&mut self, holds: Vec<Hold>) -> u64 {
+impl KeptHolds {
+    /// Returns the number of the place.
+    fn keep(&mut self, holds: Holds) -> u64 {
         let place = self.free.pop().unwrap_or(self.streams.len());
         match self.streams.get_mut(place) {
             Some(free) => *free = holds,
             None => self.streams.push(holds),
         }
-        place as u64 + 1
+        place as u64
     }
 
-    fn take(&mut self, number: u64) -> Vec<Hold> {
-        let place = usize::try_from(number.saturating_sub(1)).unwrap_or(usize::MAX);
+    fn take(&mut self, number: u64) -> Holds {
+        let place = usize::try_from(number).unwrap_or(usize::MAX);
         let holds = self.streams.get_mut(place).map(std::mem::take);
         let holds = holds.unwrap_or_default();
         // No stream keeps nothing: the place is given back once.
@@ -329,7 +376,7 @@ impl Holds {
 struct Counters([Option<MetricId>; OUTCOMES.len()]);
 
 /// Outcomes with their names in Envoy's statistics.
-const OUTCOMES: [(Outcome, &str); 13] = [
+const OUTCOMES: [(Outcome, &str); 16] = [
     (Outcome::Entered, "entered"),
     (Outcome::Baseline, "baseline"),
     (Outcome::Remembered, "remembered"),
@@ -342,6 +389,9 @@ const OUTCOMES: [(Outcome, &str); 13] = [
     (Outcome::Unmatched, "unmatched"),
     (Outcome::Ambiguous, "ambiguous"),
     (Outcome::Stamped, "stamped"),
+    (Outcome::CarryTooLong, "carry_too_long"),
+    (Outcome::Carried, "carried"),
+    (Outcome::CarryLost, "carry_lost"),
     (Outcome::FellBack, "fallback"),
 ];
 
@@ -382,6 +432,10 @@ impl Request for StreamRequest<'_> {
 }
 
 impl RequestHeaders for StreamRequest<'_> {
+    fn headers<'s>(&'s self, visit: &mut dyn FnMut(&'s [u8], &'s [u8])) {
+        self.0.headers(HeaderMap::RequestHeaders, visit);
+    }
+
     fn set(&mut self, name: &str, value: &[u8]) {
         let map = HeaderMap::RequestHeaders;
         let is_set = self.0.set_header(map, name.as_bytes(), value);
@@ -389,6 +443,13 @@ impl RequestHeaders for StreamRequest<'_> {
             // Without room for it, the baseline serves, and not the lane that was there.
             self.remove(name);
         }
+    }
+
+    fn add(&mut self, name: &str, value: &[u8]) {
+        // Without room for it, the request goes without.
+        let _ = self
+            .0
+            .add_header(HeaderMap::RequestHeaders, name.as_bytes(), value);
     }
 
     fn remove(&mut self, name: &str) {
@@ -403,7 +464,7 @@ impl RequestHeaders for StreamRequest<'_> {
 mod tests {
     use super::*;
 
-    fn holds(numbers: &[u32]) -> Vec<Hold> {
+    fn holds(numbers: &[u32]) -> Holds {
         numbers
             .iter()
             .map(|number| Hold::from_number(*number))
@@ -411,17 +472,30 @@ mod tests {
     }
 
     #[test]
+    fn one_hold_or_two_are_in_the_slot() {
+        for numbers in [&[][..], &[0], &[7], &[0, 0], &[5, 1 << 25], &[1 << 25, 0]] {
+            let slot = slot_of(&holds(numbers)).unwrap();
+            assert_eq!(slot.0 & IN_LIST, 0);
+            assert_eq!(slot == Slot::default(), numbers.is_empty());
+            assert_eq!(holds_of(slot), holds(numbers));
+        }
+        for numbers in [&[1, 2, 3][..], &[u32::MAX], &[0, 1 << 31]] {
+            assert!(slot_of(&holds(numbers)).is_none());
+        }
+    }
+
+    #[test]
     fn places_of_streams_are_used_again_and_each_is_taken_once() {
-        let mut kept = Holds::default();
-        let first = kept.keep(holds(&[1, 2]));
-        let second = kept.keep(holds(&[3]));
+        let mut kept = KeptHolds::default();
+        let first = kept.keep(holds(&[1, 2, 3]));
+        let second = kept.keep(holds(&[4]));
         assert_ne!(first, second);
-        assert_eq!(kept.take(first).len(), 2);
-        assert_eq!(kept.keep(holds(&[4])), first);
+        assert_eq!(kept.take(first).len(), 3);
+        assert_eq!(kept.keep(holds(&[5])), first);
         assert_eq!(kept.take(second).len(), 1);
         assert_eq!(kept.take(first).len(), 1);
         assert_eq!(kept.streams.len(), 2);
-        assert!(kept.take(0).is_empty() && kept.take(first).is_empty() && kept.take(99).is_empty());
+        assert!(kept.take(first).is_empty() && kept.take(99).is_empty());
         assert_eq!(kept.free.len(), 2);
     }
 
@@ -434,6 +508,7 @@ mod tests {
             fallback: None,
             baseline: "v1".to_owned(),
             correlate: vec!["traceparent".to_owned()],
+            carry: Vec::new(),
             remember: 10,
             sticky: Vec::new(),
             rules: Vec::new(),

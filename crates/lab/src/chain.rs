@@ -14,7 +14,7 @@ use anyhow::Context as _;
 use tempfile::TempDir;
 
 use crate::client::{Request, Target};
-use crate::free_address;
+use crate::free_address::own_address;
 use crate::hello::{Hello, HelloOptions};
 use crate::up::{Up, save};
 
@@ -59,6 +59,8 @@ pub struct ChainOptions {
     pub passes: Vec<String>,
     /// Services answer at once, and call the next ones so much later.
     pub calls_later: Option<Duration>,
+    /// Requests for the lane `fr` stay in the baseline, and copies of them enter it.
+    pub mirror: bool,
     /// Further lines of the group of lanes, indented by four spaces.
     pub group: String,
 }
@@ -82,6 +84,7 @@ impl ChainOptions {
             mode: Mode::Permissive,
             passes: vec!["x-request-id".to_owned()],
             calls_later: None,
+            mirror: false,
             group: String::new(),
         }
     }
@@ -112,7 +115,7 @@ impl Chain {
     pub async fn start(options: ChainOptions) -> anyhow::Result<Self> {
         let mut chain = Self {
             folder: TempDir::new()?,
-            edge: free_address()?,
+            edge: own_address()?,
             proxies: Vec::new(),
             versions: BTreeMap::new(),
             options,
@@ -120,7 +123,7 @@ impl Chain {
         let mut sidecars = Vec::new();
         for service in chain.options.services.clone() {
             for (lane, greeting) in LANES {
-                let inbound = free_address()?;
+                let inbound = own_address()?;
                 chain
                     .versions
                     .insert((service.name.clone(), lane.to_owned()), inbound);
@@ -286,7 +289,11 @@ impl Chain {
     /// Writes the file that all proxies include.
     fn write_versions(&self) -> anyhow::Result<()> {
         let mut text = "lanes:\n  hello:\n    baseline: en\n".to_owned();
-        text.push_str("    enter:\n      fr: {when: {headers: [{name: user, exact: fr}]}}\n");
+        writeln!(
+            text,
+            "    enter:\n      fr: {{when: {{headers: [{{name: user, exact: fr}}]}}, mirror: {}}}",
+            self.options.mirror
+        )?;
         text.push_str(&self.options.group);
         text.push_str("    services:\n");
         for service in &self.options.services {
@@ -329,7 +336,7 @@ impl Chain {
         greeting: &str,
         inbound: SocketAddr,
     ) -> anyhow::Result<()> {
-        let outbound = free_address()?;
+        let outbound = own_address()?;
         let hello = Hello::start(HelloOptions {
             name: service.name.clone(),
             greeting: greeting.to_owned(),
@@ -371,7 +378,7 @@ impl Chain {
     ) -> anyhow::Result<()> {
         let folder = self.folder.path().join(name);
         fs::create_dir(&folder)?;
-        let admin = free_address()?;
+        let admin = own_address()?;
         let text = text.replace("{admin}", &admin.to_string());
         fs::write(
             folder.join("outrider.yaml"),

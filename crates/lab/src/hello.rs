@@ -2,7 +2,8 @@
 //!
 //! `GET /hello/eric` to `hello1`, which speaks French and calls `hello2`, is answered with
 //! `Bonjour eric@hello1:<Bonjour eric@hello2:`. Several next services are called at once, and their answers stand in the
-//! order of the list. It knows nothing of lanes: it passes on the headers that it is told to, and no other.
+//! order of the list. It knows nothing of lanes: it passes on the headers that it is told to, and no other. With the header
+//! `title: Dr.` it greets `Dr. eric`.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -114,7 +115,10 @@ async fn answer(
         })
         .filter_map(|(name, value)| Some((name.clone(), value.to_str().ok()?.to_owned())))
         .collect();
-    let mut body = format!("{} {who}@{}:", options.greeting, options.name);
+    let title = request.headers().get("title");
+    let title = title.and_then(|title| title.to_str().ok());
+    let title = title.map_or_else(String::new, |title| format!("{title} "));
+    let mut body = format!("{} {title}{who}@{}:", options.greeting, options.name);
     let rest = call_all(Arc::clone(&options), path, passed);
     if options.calls_later.is_some() {
         tokio::spawn(rest);

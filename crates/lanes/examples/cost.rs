@@ -12,7 +12,7 @@
 use std::collections::BTreeMap;
 
 use outrider_lanes::{
-    Carrier, Found, Group, LaneMemory, LaneNames, Outcome, Request, RequestHeaders, Role,
+    Carrier, Found, Group, LaneMemory, LaneNames, Outcome, Proxy, Request, RequestHeaders, Role,
     TraceTable,
 };
 
@@ -35,8 +35,18 @@ impl Request for Headers {
 }
 
 impl RequestHeaders for Headers {
+    fn headers<'s>(&'s self, visit: &mut dyn FnMut(&'s [u8], &'s [u8])) {
+        for (name, value) in &self.0 {
+            visit(name.as_bytes(), value);
+        }
+    }
+
     fn set(&mut self, name: &str, value: &[u8]) {
         self.remove(name);
+        self.0.push((name.to_owned(), value.to_vec()));
+    }
+
+    fn add(&mut self, name: &str, value: &[u8]) {
         self.0.push((name.to_owned(), value.to_vec()));
     }
 
@@ -66,11 +76,14 @@ fn main() {
         ]
         .map(Carrier::of_header)
         .to_vec(),
+        carry: Vec::new(),
     };
     let memory = LaneMemory {
         names: LaneNames::default(),
         traces: TraceTable::new(131_072),
     };
+    let inbound = Proxy::new(group.clone(), Role::Inbound(None), &memory);
+    let outbound = Proxy::new(group, Role::Outbound, &memory);
     let request = |number: u128, lane: Option<&str>| {
         let lane = lane.map(|lane| ("x-outrider-lane".to_owned(), lane.as_bytes().to_vec()));
         let others = BTreeMap::from([
@@ -87,7 +100,7 @@ fn main() {
         Headers(others.chain(lane).collect())
     };
     for number in 1..=LIVE {
-        let done = group.handle(&Role::Inbound, &mut request(number, Some("fr")), &memory, 1);
+        let done = inbound.handle(&mut request(number, Some("fr")), 1);
         assert_eq!(done.outcome, Outcome::Remembered);
     }
 
@@ -100,19 +113,19 @@ fn main() {
             )
         })
         .collect();
-    for (inbound, outbound) in requests
+    for (received, sent) in requests
         .iter_mut()
         .take(usize::try_from(rounds).unwrap_or(0))
     {
-        let held = group.handle(&Role::Inbound, inbound, &memory, 1);
-        let sent = group.handle(&Role::Outbound, outbound, &memory, 1);
+        let held = inbound.handle(received, 1);
+        let sent = outbound.handle(sent, 1);
         assert_eq!((sent.outcome, sent.is_changed), (Outcome::Restored, true));
         memory.release(held.holds, 1, 10);
     }
     assert_ne!(
         memory.traces.find(
             memory.traces.key(
-                "hello",
+                memory.traces.group("hello"),
                 Carrier::TraceParent
                     .trace_id(b"00-00000000000000000000000000000001-00000000000000a1-01")
                     .unwrap_or(outrider_lanes::TraceId::Number(1))

@@ -12,7 +12,7 @@ pub(crate) fn value<'a>(line: &'a [u8], key: &str) -> Option<&'a [u8]> {
 }
 
 /// The lines as one without the members of a key, and with that of a lane if there is one. `None`: there is nothing to change.
-pub(crate) fn with(lines: &[Vec<u8>], key: &str, lane: Option<&str>) -> Option<Vec<u8>> {
+pub(crate) fn with(lines: &[&[u8]], key: &str, lane: Option<&str>) -> Option<Vec<u8>> {
     let mut present = lines.iter().flat_map(|line| members(line));
     let is_so = match (present.find_map(|member| has_key(member, key)), lane) {
         (None, None) => true,
@@ -97,10 +97,7 @@ mod tests {
             (&["lane=fr,a=1"], None, Some("a=1")),
             (&["lane=fr"], None, Some("")),
         ] {
-            let lines: Vec<Vec<u8>> = lines
-                .iter()
-                .map(|line: &&str| line.as_bytes().to_vec())
-                .collect();
+            let lines: Vec<&[u8]> = lines.iter().map(|line: &&str| line.as_bytes()).collect();
             let expected = expected.map(|line: &str| line.as_bytes().to_vec());
             assert_eq!(with(&lines, "lane", lane), expected, "{lines:?}");
         }
@@ -111,7 +108,7 @@ mod tests {
         let members: Vec<String> = (0..2000)
             .map(|number| format!("key{number}={number}"))
             .collect();
-        let line = with(&[members.join(",").into_bytes()], "lane", Some("fr")).unwrap();
+        let line = with(&[members.join(",").as_bytes()], "lane", Some("fr")).unwrap();
         assert!(line.len() <= LONGEST && line.starts_with(b"lane=fr,key0=0,"));
         assert!(!line.ends_with(b","));
     }

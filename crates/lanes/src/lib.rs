@@ -7,6 +7,7 @@
 //! Not here: Envoy, and anything unsafe.
 
 mod baggage;
+mod carried;
 mod forms;
 mod hop;
 mod names;
@@ -14,9 +15,10 @@ mod rules;
 mod table;
 mod trace;
 
+pub use carried::{MOST_CARRIED, MOST_CARRIED_HEADERS};
 pub use forms::RulesError;
-pub use hop::{Group, Handled, LaneMemory, MOST_IDS, Outcome, RequestHeaders, Role};
+pub use hop::{Group, Handled, Holds, LaneMemory, MOST_IDS, Outcome, Proxy, RequestHeaders, Role};
 pub use names::{LONGEST_NAME, LaneId, LaneNames, MOST_NAMES, NameError};
 pub use rules::{Condition, Part, Request, Rule, Rules, Test, WHOLE};
-pub use table::{Found, Held, Hold, Seconds, TraceKey, TraceTable};
+pub use table::{Found, GroupKey, Held, Hold, Seconds, TraceKey, TraceTable};
 pub use trace::{Carrier, PROBE, TraceId};

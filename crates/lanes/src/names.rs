@@ -24,12 +24,12 @@ pub struct LaneId(u16);
 
 impl LaneId {
     /// The number, which is above 0.
-    pub(crate) fn bits(self) -> u16 {
+    pub fn bits(self) -> u16 {
         self.0
     }
 
     /// Inverse of [`LaneId::bits`]; `None` for 0.
-    pub(crate) fn from_bits(bits: u16) -> Option<Self> {
+    pub fn from_bits(bits: u16) -> Option<Self> {
         (bits > 0).then_some(Self(bits))
     }
 }
@@ -78,8 +78,12 @@ impl LaneNames {
     /// The name is not valid, or there are too many.
     pub fn add(&self, name: &[u8]) -> Result<LaneId, NameError> {
         let name = valid(name).ok_or(NameError::Invalid)?;
+        let begin = self.place_for(name);
+        if let Some(known) = self.find_from(begin, name) {
+            return Ok(known);
+        }
         let mut is_counted = false;
-        for (number, place) in self.places_for(name) {
+        for (number, place) in self.places_from(begin) {
             if place.get().is_none() && !is_counted {
                 if self.count.fetch_add(1, Ordering::Relaxed) >= MOST_NAMES {
                     self.count.fetch_sub(1, Ordering::Relaxed);
@@ -102,10 +106,19 @@ impl LaneNames {
     /// Returns the number of a lane's name, or `None` if it has none.
     pub fn find(&self, name: &[u8]) -> Option<LaneId> {
         let name = valid(name)?;
-        self.places_for(name)
-            .map_while(|(number, place)| Some((number, place.get()?)))
-            .find(|(_, known)| *known == name)
-            .map(|(number, _)| number)
+        self.find_from(self.place_for(name), name)
+    }
+
+    #[inline]
+    fn find_from(&self, begin: usize, name: &str) -> Option<LaneId> {
+        let mut place = begin;
+        loop {
+            if self.places.get(place)?.get()? == name {
+                return u16::try_from(place + 1).ok().map(LaneId);
+            }
+            // There are more places than names, so that one is empty.
+            place = (place + 1) % PLACES;
+        }
     }
 
     /// Returns the name of a lane, or an empty text for a number of another process.
@@ -114,10 +127,14 @@ impl LaneNames {
         place.and_then(OnceBox::get).map_or("", String::as_str)
     }
 
-    /// All places, beginning at that of a name.
-    fn places_for(&self, name: &str) -> impl Iterator<Item = (LaneId, &OnceBox<String>)> {
+    /// Place at which the search for a name begins.
+    fn place_for(&self, name: &str) -> usize {
         let hash = self.hashes.hash_one(name);
-        let begin = usize::try_from(hash % PLACES as u64).unwrap_or(0);
+        usize::try_from(hash % PLACES as u64).unwrap_or(0)
+    }
+
+    /// All places, from one of them on.
+    fn places_from(&self, begin: usize) -> impl Iterator<Item = (LaneId, &OnceBox<String>)> {
         let (before, behind) = self.places.split_at_checked(begin).unwrap_or_default();
         let numbers = (begin..PLACES).chain(0..begin);
         numbers

@@ -3,6 +3,7 @@
 
 use outrider_gateway::plan::UpstreamProtocol;
 use outrider_gateway::plan::mesh::{MeshLanes, MeshPlan, MeshService};
+use outrider_plugin_formats::MIRRORED_LANE;
 use serde_json::{Value, json};
 
 use crate::resource::Resource;
@@ -150,6 +151,21 @@ fn rules(lanes: &MeshLanes, service: &MeshService) -> Vec<Value> {
                 "backendRefs": to(&version.lane),
             }));
         }
+    }
+    for lane in group.mirrored() {
+        rules.push(json!({
+            "matches": matching(&group.header, &format!("{MIRRORED_LANE}{lane}")),
+            "filters": [{
+                "type": "RequestMirror",
+                "requestMirror": {"backendRef": {
+                    "group": "",
+                    "kind": "Service",
+                    "name": version_name(service, lane),
+                    "port": service.port,
+                }},
+            }],
+            "backendRefs": to(&group.baseline),
+        }));
     }
     rules.push(json!({
         "matches": [{"path": {"type": "PathPrefix", "value": "/"}}],

@@ -1,6 +1,7 @@
 //! DestinationRule and VirtualService: the versions of a service as subsets, and the requests of each lane to its own.
 
 use outrider_gateway::plan::mesh::{MeshLanes, MeshPlan, MeshService};
+use outrider_plugin_formats::MIRRORED_LANE;
 use serde_json::{Value, json};
 
 use crate::resource::Resource;
@@ -70,6 +71,16 @@ fn of_service(plan: &MeshPlan, lanes: &MeshLanes, service: &MeshService) -> Reso
             "name": format!("lane-{lane}"),
             "match": [{"headers": {&group.header: {"exact": lane}}}],
             "route": to(lane),
+        }));
+    }
+    for lane in group.mirrored() {
+        let mirrored = format!("{MIRRORED_LANE}{lane}");
+        http.push(json!({
+            "name": format!("lane-{mirrored}"),
+            "match": [{"headers": {&group.header: {"exact": mirrored}}}],
+            "route": to(&group.baseline),
+            "mirror": {"host": host, "subset": lane, "port": {"number": service.port}},
+            "mirrorPercentage": {"value": 100},
         }));
     }
     http.push(json!({"name": "baseline", "route": to(&group.baseline)}));

@@ -37,7 +37,7 @@ pub trait Host {
     fn worker(&self) -> usize;
     fn header(&self, map: HeaderMap, name: &[u8], index: usize) -> Option<&[u8]>;
     fn header_count(&self, map: HeaderMap, name: &[u8]) -> usize;
-    fn headers(&self, map: HeaderMap, visit: &mut dyn FnMut(&[u8], &[u8]));
+    fn headers<'s>(&'s self, map: HeaderMap, visit: &mut dyn FnMut(&'s [u8], &'s [u8]));
     fn header_map_len(&self, map: HeaderMap) -> Option<usize> {
         let mut count = 0;
         self.headers(map, &mut |_, _| count += 1);

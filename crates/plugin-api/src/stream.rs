@@ -196,7 +196,7 @@ pub trait Stream {
     }
 
     /// Visits every header, name and value, in the map's order.
-    fn headers(&self, map: HeaderMap, visit: &mut dyn FnMut(&[u8], &[u8]));
+    fn headers<'s>(&'s self, map: HeaderMap, visit: &mut dyn FnMut(&'s [u8], &'s [u8]));
 
     /// Replaces all values of a header by one; an empty value removes it, as in Envoy. The present value of a
     /// header of the connection is no change. A `content-length` stands until the headers go on to the next

@@ -781,7 +781,7 @@ impl<H: Host> Stream for View<'_, H> {
         }
     }
 
-    fn headers(&self, map: HeaderMap, visit: &mut dyn FnMut(&[u8], &[u8])) {
+    fn headers<'s>(&'s self, map: HeaderMap, visit: &mut dyn FnMut(&'s [u8], &'s [u8])) {
         if self.is_local(map) {
             for (name, value) in self
                 .local_headers(map)

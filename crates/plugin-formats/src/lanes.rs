@@ -6,6 +6,10 @@ use serde::{Deserialize, Serialize};
 /// Share of all requests, in hundredths of a per cent: [`LaneRule::weight`] of a lane without a `percent`.
 pub const WHOLE: u32 = 10_000;
 
+/// Begins the lane of requests that are still to be mirrored: `mirror.fr` is served by the baseline, and a copy of each enters
+/// the lane `fr`, at the first service that such a request comes to. No lane is called so.
+pub const MIRROR: &str = "mirror.";
+
 /// Group of lanes: a chain of services, some of which are there in several versions.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -25,6 +29,9 @@ pub struct LaneGroup {
     pub baseline: String,
     /// Headers whose values tell that two requests belong together, in lower case.
     pub correlate: Vec<String>,
+    /// Headers that are carried along unchanged where services do not pass them on, in lower case.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub carry: Vec<String>,
     /// Seconds for which a trace is remembered after its last request has ended.
     pub remember: u32,
     /// Parts of a request that decide about lanes with a share; the first that a request has.
@@ -35,11 +42,19 @@ pub struct LaneGroup {
     pub rules: Vec<LaneRule>,
 }
 
+impl LaneGroup {
+    /// Lanes that get copies of requests.
+    pub fn mirrored(&self) -> impl Iterator<Item = &str> {
+        let lanes = self.rules.iter().map(|rule| rule.lane.as_str());
+        lanes.filter_map(|lane| lane.strip_prefix(MIRROR))
+    }
+}
+
 /// Entry rule: which requests get a lane.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LaneRule {
-    /// Name of the lane.
+    /// Name of the lane, behind [`MIRROR`] if it gets copies.
     pub lane: String,
     /// Condition that a request fulfils.
     pub when: LaneCondition,
@@ -48,6 +63,13 @@ pub struct LaneRule {
     pub priority: i32,
     /// Share of the requests that fulfil the condition, at most [`WHOLE`].
     pub weight: u32,
+}
+
+impl LaneRule {
+    /// The lane as services have versions of it: without [`MIRROR`].
+    pub fn of_services(&self) -> &str {
+        self.lane.strip_prefix(MIRROR).unwrap_or(&self.lane)
+    }
 }
 
 /// Condition of an entry rule.

@@ -21,7 +21,7 @@ pub use filter::{
 };
 pub use lanes::{
     LaneCondition, LaneGroup, LanePart, LanePlace, LaneRole, LaneRule, LaneTest, LaneUse,
-    WHOLE as WHOLE_LANE_WEIGHT,
+    MIRROR as MIRRORED_LANE, WHOLE as WHOLE_LANE_WEIGHT,
 };
 pub use manifest::{BodyMode, BodyModes, Group, Manifest, Runtime};
 pub use package::{PluginCode, PluginPackage, WasmModule};

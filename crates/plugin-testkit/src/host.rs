@@ -439,7 +439,7 @@ impl Host for ScriptedHost {
             .map_or(0, |headers| headers.values(name).count())
     }
 
-    fn headers(&self, map: HeaderMap, visit: &mut dyn FnMut(&[u8], &[u8])) {
+    fn headers<'s>(&'s self, map: HeaderMap, visit: &mut dyn FnMut(&'s [u8], &'s [u8])) {
         for (name, value) in self.map(map).iter().flat_map(|headers| headers.iter()) {
             visit(name, value);
         }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use outrider_plugin_formats::{
     LaneCondition, LaneGroup, LanePart, LanePlace, LaneRole, LaneRule, LaneTest, LaneUse,
-    WHOLE_LANE_WEIGHT,
+    MIRRORED_LANE, WHOLE_LANE_WEIGHT,
 };
 use outrider_yaml::{Field, Located, Location};
 
@@ -14,7 +14,7 @@ use super::projects::Route;
 use super::routes::exactly_one;
 use super::{Context, Origin, known_names};
 use crate::model::{self, ProjectLaneRole, text};
-use crate::plan::{self, Action, Condition, ValueMatch};
+use crate::plan::{self, Action, Condition, Forward, Mirror, ValueMatch};
 
 /// Header that carries the lane, by default.
 const HEADER: &str = "x-outrider-lane";
@@ -30,8 +30,10 @@ const CORRELATE: [&str; 6] = [
 /// Milliseconds for which a lane is remembered, by default, and at most.
 const REMEMBER: u64 = 10_000;
 const LONGEST_REMEMBER: u64 = 3_600_000;
-/// Longest name of a lane, in bytes.
-const LONGEST_NAME: usize = 64;
+/// Most headers that are carried along.
+const MOST_CARRIED: usize = 16;
+/// Longest name of a lane, in bytes: with [`MIRRORED_LANE`] it is still a label's value in Kubernetes.
+const LONGEST_NAME: usize = 56;
 /// Headers that cannot carry a lane: proxies remove or rewrite them.
 const NOT_CARRIERS: [&str; 14] = [
     "baggage",
@@ -73,6 +75,8 @@ pub(super) struct LaneRoutes {
     header: String,
     /// Lanes other than the baseline that have a version of the service, each with its upstream.
     versions: Vec<(String, String)>,
+    /// Those of them that get copies of requests.
+    mirrored: Vec<String>,
 }
 
 /// Reads all groups.
@@ -146,7 +150,9 @@ fn one(
             baseline.value.0.clone()
         });
     let correlate = correlate(context, origin, &group.correlate);
+    let carry = carry(context, origin, &group.carry);
     let header = header(context, origin, &group.header, &correlate);
+    check_carry(context, origin, group, &header, &correlate);
     let services = services(
         context,
         origin,
@@ -180,6 +186,7 @@ fn one(
             fallback: None,
             baseline: baseline.unwrap_or_default(),
             correlate,
+            carry,
             remember: u32::try_from(remember / 1000).unwrap_or(u32::MAX),
             sticky,
             rules,
@@ -195,6 +202,10 @@ fn lane_name(context: &mut Context<'_>, origin: &Origin, location: Location, nam
         Ok(_) if name.len() > LONGEST_NAME => format!(
             "the name of this lane has {} bytes; use at most {LONGEST_NAME}",
             name.len()
+        ),
+        Ok(_) if name.starts_with(MIRRORED_LANE) => format!(
+            "a lane cannot be called `{name}`: `{MIRRORED_LANE}` begins what proxies call requests that are to be mirrored; use \
+             another name"
         ),
         Ok(_) => return,
     };
@@ -218,8 +229,17 @@ fn correlate(
             "name a header, like `traceparent`, or remove the key",
         );
     }
+    distinct(context, origin, &list.value)
+}
+
+/// The names of a list; tells of those that are there twice.
+fn distinct(
+    context: &mut Context<'_>,
+    origin: &Origin,
+    list: &[Field<text::HeaderName>],
+) -> Vec<String> {
     let mut names: Vec<String> = Vec::new();
-    for name in list.value.iter().filter_map(Field::get) {
+    for name in list.iter().filter_map(Field::get) {
         if names.contains(&name.value.0) {
             context.problem(
                 origin,
@@ -232,6 +252,54 @@ fn correlate(
         }
     }
     names
+}
+
+fn carry(
+    context: &mut Context<'_>,
+    origin: &Origin,
+    field: &Field<Vec<Field<text::HeaderName>>>,
+) -> Vec<String> {
+    let Some(list) = field.get() else {
+        return Vec::new();
+    };
+    if list.value.len() > MOST_CARRIED {
+        context.problem(
+            origin,
+            list.location,
+            format!("these are {} headers to carry along", list.value.len()),
+            format!("name at most {MOST_CARRIED}"),
+        );
+    }
+    distinct(context, origin, &list.value)
+}
+
+/// Tells of headers to carry along that proxies handle themselves, or the lanes do.
+fn check_carry(
+    context: &mut Context<'_>,
+    origin: &Origin,
+    group: &model::LaneGroup,
+    header: &str,
+    correlate: &[String],
+) {
+    let list = group.carry.value().into_iter().flatten();
+    for carried in list.filter_map(Field::get) {
+        let name = &carried.value.0;
+        let complaint = if name == header {
+            "it is the header of the lane, which goes along by itself"
+        } else if correlate.contains(name) {
+            "it is one of the headers that requests are matched by, which the service passes on"
+        } else if NOT_CARRIERS.contains(&name.as_str()) || name.starts_with("x-envoy-") {
+            "proxies set or remove it themselves"
+        } else {
+            continue;
+        };
+        context.problem(
+            origin,
+            carried.location,
+            format!("the header `{name}` cannot be carried along: {complaint}"),
+            "remove it from the list",
+        );
+    }
 }
 
 fn header(
@@ -392,8 +460,16 @@ fn rules(
                 "add `sticky:` to the group, like `sticky: [{cookie: user}]`",
             );
         }
+        let is_mirrored = entry.value.mirror.value().is_some_and(|mirror| *mirror);
+        if is_mirrored {
+            check_mirrored(context, origin, lane, group, services);
+        }
         rules.push(LaneRule {
-            lane: lane.value.clone(),
+            lane: if is_mirrored {
+                format!("{MIRRORED_LANE}{}", lane.value)
+            } else {
+                lane.value.clone()
+            },
             when: entry
                 .value
                 .when
@@ -406,6 +482,44 @@ fn rules(
         });
     }
     rules
+}
+
+/// Tells of services where copies would reach the baseline's version, which would do everything twice.
+fn check_mirrored(
+    context: &mut Context<'_>,
+    origin: &Origin,
+    lane: &Located<String>,
+    group: &model::LaneGroup,
+    services: &BTreeMap<String, Vec<(String, String)>>,
+) {
+    if group
+        .baseline
+        .value()
+        .is_some_and(|baseline| baseline.0 == lane.value)
+    {
+        context.problem(
+            origin,
+            lane.location,
+            "the baseline cannot be mirrored: its requests would be copied to where they go",
+            "remove `mirror`, or the entry",
+        );
+        return;
+    }
+    let lacks =
+        |versions: &Vec<(String, String)>| versions.iter().all(|(one, _)| *one != lane.value);
+    let lacking = services.iter().find(|(_, versions)| lacks(versions));
+    if let Some((service, _)) = lacking {
+        context.problem(
+            origin,
+            lane.location,
+            format!(
+                "the lane `{}` is mirrored, and `{service}` has no version of it: copies would reach the baseline's, which would \
+                 do everything twice",
+                lane.value
+            ),
+            format!("give `{service}` a version of the lane, or remove `mirror`"),
+        );
+    }
 }
 
 fn when(
@@ -537,6 +651,18 @@ pub(super) fn of_project(
         }),
         _ => None,
     };
+    if let (Some(role), Some(group), None) = (role, group, &place)
+        && role.value == ProjectLaneRole::Inbound
+        && let Some(known) = groups.get(&group.value.0)
+        && let Some(lane) = known.form.mirrored().next()
+    {
+        context.problem(
+            origin,
+            *location,
+            format!("{what} does not say which version it stands at, and the lane `{lane}` is mirrored: copies could not be told from originals"),
+            "add `service:` and `version:`",
+        );
+    }
     if let (Some(own), Some(role)) = (own, role) {
         if role.value != ProjectLaneRole::Outbound {
             context.problem(
@@ -628,6 +754,7 @@ pub(super) fn of_route(
             .filter(|version| !is_baseline(version))
             .cloned()
             .collect(),
+        mirrored: group.form.mirrored().map(str::to_owned).collect(),
     })
 }
 
@@ -670,18 +797,15 @@ pub(super) fn expand(route: Route) -> Vec<Route> {
     if let (Some(lanes), Some(matches), Some(Action::Forward(forward))) =
         (&route.lanes, &route.matches, &route.action)
     {
-        for (lane, upstream) in &lanes.versions {
+        let own = |name: &str, forward: Forward| {
             let mut matches = matches.clone();
             matches.headers.push(Condition {
                 name: lanes.header.clone(),
-                value: ValueMatch::Exact(lane.clone()),
+                value: ValueMatch::Exact(name.to_owned()),
                 invert: false,
             });
-            let mut forward = forward.clone();
-            forward.to = vec![(upstream.clone(), 1)];
-            forward.fallback = (*upstream != lanes.baseline).then(|| lanes.baseline.clone());
-            routes.push(Route {
-                name: format!("{}/{lane}", route.name),
+            Route {
+                name: format!("{}/{name}", route.name),
                 location: route.location,
                 matches: Some(matches),
                 action: Some(Action::Forward(forward)),
@@ -690,7 +814,21 @@ pub(super) fn expand(route: Route) -> Vec<Route> {
                 upgrades: None,
                 metadata: route.metadata.clone(),
                 uses: route.uses.clone(),
-            });
+            }
+        };
+        for (lane, upstream) in &lanes.versions {
+            let mut moved = forward.clone();
+            moved.to = vec![(upstream.clone(), 1)];
+            moved.fallback = (*upstream != lanes.baseline).then(|| lanes.baseline.clone());
+            routes.push(own(lane, moved));
+            if lanes.mirrored.contains(lane) {
+                let mut copied = forward.clone();
+                copied.mirror = Some(Mirror {
+                    upstream: upstream.clone(),
+                    percent: 100,
+                });
+                routes.push(own(&format!("{MIRRORED_LANE}{lane}"), copied));
+            }
         }
     }
     routes.push(route);

@@ -337,13 +337,13 @@ fn lanes_of(
         }
         if mode == LaneMode::Strict {
             for rule in &group.form.rules {
-                if !versions.iter().any(|(lane, _)| *lane == rule.lane) {
+                let lane = rule.of_services();
+                if !versions.iter().any(|(one, _)| one == lane) {
                     context.problem(
                         origin,
                         written.location,
                         format!(
-                            "the lane `{}` has no version of `{service}`, and in strict mode every lane has every service",
-                            rule.lane
+                            "the lane `{lane}` has no version of `{service}`, and in strict mode every lane has every service",
                         ),
                         "add the version, or use `mode: permissive`",
                     );

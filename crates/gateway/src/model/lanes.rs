@@ -31,6 +31,10 @@ pub(crate) struct LaneGroup {
     #[serde(default)]
     #[schemars(length(min = 1))]
     pub(crate) correlate: Field<Vec<Field<HeaderName>>>,
+    /// Headers that each request has which its service sends on its behalf, as it came in: a sidecar remembers them with the
+    /// lane, and adds those that the service does not pass on. At most 16, and 4 KiB of one request. Default: none.
+    #[serde(default)]
+    pub(crate) carry: Field<Vec<Field<HeaderName>>>,
     /// How long a lane is remembered after the service has answered, for services that call others later. Whole seconds, at
     /// most an hour. Default: `10s`.
     #[serde(default)]
@@ -74,6 +78,10 @@ pub(crate) struct LaneEntry {
     /// requests out: of two lanes with 10, each gets 10. Default: 100, which gets what those with less leave.
     #[serde(default)]
     pub(crate) percent: Field<Number<0, 100>>,
+    /// The requests stay in the baseline, and a copy of each enters the lane; what a copy is answered is dropped. The lane needs a
+    /// version of every service. Default: the requests themselves enter the lane.
+    #[serde(default)]
+    pub(crate) mirror: Field<bool>,
     /// Lanes of a higher priority are asked first. Default: 0.
     #[serde(default)]
     pub(crate) priority: Field<i32>,

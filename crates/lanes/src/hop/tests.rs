@@ -22,9 +22,22 @@ impl Request for Headers {
 }
 
 impl RequestHeaders for Headers {
+    fn headers<'s>(&'s self, visit: &mut dyn FnMut(&'s [u8], &'s [u8])) {
+        for (name, values) in self {
+            for value in values {
+                visit(name.as_bytes(), value.as_bytes());
+            }
+        }
+    }
+
     fn set(&mut self, name: &str, value: &[u8]) {
         let value = String::from_utf8(value.to_vec()).unwrap();
         self.insert(name.to_owned(), vec![value]);
+    }
+
+    fn add(&mut self, name: &str, value: &[u8]) {
+        let value = String::from_utf8(value.to_vec()).unwrap();
+        self.entry(name.to_owned()).or_default().push(value);
     }
 
     fn remove(&mut self, name: &str) {
@@ -53,7 +66,19 @@ fn group() -> Group {
         carriers: ["traceparent", "b3", "x-b3-traceid", "x-request-id"]
             .map(Carrier::of_header)
             .to_vec(),
+        carry: Vec::new(),
     }
+}
+
+/// A proxy that is there for one request.
+fn handle(
+    group: &Group,
+    role: &Role,
+    request: &mut Headers,
+    memory: &LaneMemory,
+    now: Seconds,
+) -> Handled {
+    Proxy::new(group.clone(), role.clone(), memory).handle(request, now)
 }
 
 fn memory() -> LaneMemory {
@@ -123,7 +148,7 @@ fn edge_alone_chooses_the_lane() {
         ),
     ] {
         let mut request = sent.clone();
-        let done = group.handle(&edge(), &mut request, &memory, 1);
+        let done = handle(&group, &edge(), &mut request, &memory, 1);
         assert_eq!(lane(&request), expected, "{sent:?}");
         assert_eq!(
             (done.outcome, done.is_changed),
@@ -143,7 +168,7 @@ fn lane_is_restored_by_any_id_that_the_service_passes_on() {
         ("traceparent", &trace),
         ("x-request-id", "r1"),
     ]);
-    let done = group.handle(&Role::Inbound, &mut inbound, &memory, 1);
+    let done = handle(&group, &Role::Inbound(None), &mut inbound, &memory, 1);
     assert_eq!(done.outcome, Outcome::Remembered);
     assert_eq!(done.holds.len(), 2);
     let b3 = format!("{:032x}-00000000000000a2-1", 0xabc);
@@ -179,7 +204,7 @@ fn lane_is_restored_by_any_id_that_the_service_passes_on() {
         ),
     ] {
         let mut request = sent.clone();
-        let done = group.handle(&Role::Outbound, &mut request, &memory, 1);
+        let done = handle(&group, &Role::Outbound, &mut request, &memory, 1);
         assert_eq!(
             (done.outcome, lane(&request)),
             (outcome, expected),
@@ -191,9 +216,7 @@ fn lane_is_restored_by_any_id_that_the_service_passes_on() {
     memory.release(done.holds, 10, 5);
     let later = |now| {
         let mut request = headers(&[("traceparent", &trace)]);
-        group
-            .handle(&Role::Outbound, &mut request, &memory, now)
-            .outcome
+        handle(&group, &Role::Outbound, &mut request, &memory, now).outcome
     };
     assert_eq!(later(14), Outcome::Restored);
     assert_eq!(later(15), Outcome::Unmatched);
@@ -204,7 +227,7 @@ fn malformed_lanes_do_not_go_on() {
     let (group, memory) = (group(), memory());
     for name in ["f r", "fr/../it", "-fr", &"f".repeat(64)] {
         let mut request = headers(&[("x-lane", name), ("x-request-id", "r1")]);
-        let done = group.handle(&Role::Inbound, &mut request, &memory, 1);
+        let done = handle(&group, &Role::Inbound(None), &mut request, &memory, 1);
         assert_eq!(done.outcome, Outcome::InvalidName);
         assert!(done.is_changed && done.holds.is_empty());
         assert_eq!(lane(&request), None);
@@ -219,11 +242,11 @@ fn copied_id_makes_the_trace_ambiguous_and_moves_no_request() {
         if let Some(lane) = lane {
             request.set("x-lane", lane.as_bytes());
         }
-        group.handle(&Role::Inbound, &mut request, &memory, 1)
+        handle(&group, &Role::Inbound(None), &mut request, &memory, 1)
     };
     let outbound = || {
         let mut request = headers(&[("x-request-id", "victim")]);
-        let done = group.handle(&Role::Outbound, &mut request, &memory, 1);
+        let done = handle(&group, &Role::Outbound, &mut request, &memory, 1);
         (done.outcome, lane(&request).map(str::to_owned))
     };
     let victim = inbound(None);
@@ -246,7 +269,7 @@ fn strict_sidecar_stamps_its_own_lane() {
     ] {
         let mut request = sent;
         let role = Role::OutboundStrict(own.to_owned());
-        let done = group.handle(&role, &mut request, &memory, 1);
+        let done = handle(&group, &role, &mut request, &memory, 1);
         assert_eq!((done.outcome, lane(&request)), (Outcome::Stamped, expected));
     }
 }
@@ -277,7 +300,7 @@ impl Chain {
     /// One request from outside; `expected` is its lane.
     fn request(&self, user: &str, id: u128, now: Seconds) -> Vec<Vec<String>> {
         let mut request = headers(&[("user", user), ("traceparent", &traceparent(id))]);
-        self.group.handle(&edge(), &mut request, &memory(), now);
+        handle(&self.group, &edge(), &mut request, &memory(), now);
         let mut served = vec![Vec::new(); self.services.len()];
         self.serve(0, request, id, now, &mut served);
         served
@@ -303,11 +326,11 @@ impl Chain {
         };
         served[hop].push(version.to_owned());
         self.served.fetch_add(1, Ordering::Relaxed);
-        let done = self.group.handle(&Role::Inbound, &mut request, memory, now);
+        let done = handle(&self.group, &Role::Inbound(None), &mut request, memory, now);
         assert_eq!(done.outcome, Outcome::Remembered);
         for _ in 0..self.calls {
             let mut next = headers(&[("traceparent", &traceparent(id))]);
-            let done = self.group.handle(&Role::Outbound, &mut next, memory, now);
+            let done = handle(&self.group, &Role::Outbound, &mut next, memory, now);
             assert_eq!(done.outcome, Outcome::Restored);
             self.serve(hop + 1, next, id, now, served);
         }
@@ -358,9 +381,9 @@ fn full_table_leaves_the_baseline_to_serve() {
     for number in 0..1000 {
         let id = format!("r{number}");
         let mut request = headers(&[("x-lane", "fr"), ("x-request-id", &id)]);
-        let done = group.handle(&Role::Inbound, &mut request, &memory, 1);
+        let done = handle(&group, &Role::Inbound(None), &mut request, &memory, 1);
         let mut next = headers(&[("x-request-id", &id)]);
-        let found = group.handle(&Role::Outbound, &mut next, &memory, 1).outcome;
+        let found = handle(&group, &Role::Outbound, &mut next, &memory, 1).outcome;
         if done.outcome == Outcome::TableFull {
             full += 1;
             assert_eq!(found, Outcome::Unmatched);
@@ -384,22 +407,22 @@ fn services_that_pass_baggage_on_carry_the_lane() {
         ("baggage", "a=1,lane=it"),
         ("baggage", "b=2"),
     ]);
-    group.handle(&edge(), &mut request, &memory, 1);
+    handle(&group, &edge(), &mut request, &memory, 1);
     assert_eq!(lane(&request), Some("fr"));
     assert_eq!(request["baggage"], ["lane=fr,a=1,b=2"]);
 
     // No id of a trace, and no header: the baggage is enough.
     let mut outbound = headers(&[("baggage", "a=1,lane=fr;p=1")]);
-    let done = group.handle(&Role::Outbound, &mut outbound, &memory, 1);
+    let done = handle(&group, &Role::Outbound, &mut outbound, &memory, 1);
     assert_eq!((done.outcome, done.is_changed), (Outcome::Passed, true));
     assert_eq!(lane(&outbound), Some("fr"));
 
     let mut forged = headers(&[("user", "en"), ("baggage", "lane=fr")]);
-    group.handle(&edge(), &mut forged, &memory, 1);
+    handle(&group, &edge(), &mut forged, &memory, 1);
     assert_eq!((lane(&forged), forged.get("baggage")), (None, None));
 
     let mut invalid = headers(&[("baggage", "a=1,lane=f%20r")]);
-    let done = group.handle(&Role::Outbound, &mut invalid, &memory, 1);
+    let done = handle(&group, &Role::Outbound, &mut invalid, &memory, 1);
     assert_eq!(done.outcome, Outcome::InvalidName);
     assert_eq!(invalid["baggage"], ["a=1"]);
 }
@@ -414,7 +437,7 @@ fn a_request_for_the_baseline_is_only_the_proxy_s_own() {
     let trace = traceparent(7);
     for (role, is_in_lane) in [
         (edge(), true),
-        (Role::Inbound, false),
+        (Role::Inbound(None), false),
         (Role::Outbound, true),
         (Role::OutboundStrict("fr".to_owned()), true),
         (Role::OutboundStrict("en".to_owned()), false),
@@ -425,16 +448,123 @@ fn a_request_for_the_baseline_is_only_the_proxy_s_own() {
             ("x-lane-fallback", "1"),
             ("traceparent", &trace),
         ]);
-        let handled = group.handle(&role, &mut request, &memory, 1);
+        let handled = handle(&group, &role, &mut request, &memory, 1);
         assert!(handled.is_changed, "{role:?}");
         assert_eq!(handled.is_in_lane, is_in_lane, "{role:?}");
         assert!(!request.contains_key("x-lane-fallback"), "{role:?}");
     }
     // Restored, and the baseline's.
     let mut request = headers(&[("traceparent", &trace)]);
-    let handled = group.handle(&Role::Outbound, &mut request, &memory, 1);
+    let handled = handle(&group, &Role::Outbound, &mut request, &memory, 1);
     assert!(handled.is_in_lane && handled.outcome == Outcome::Restored);
     let mut request = headers(&[]);
-    let handled = group.handle(&Role::Outbound, &mut request, &memory, 1);
+    let handled = handle(&group, &Role::Outbound, &mut request, &memory, 1);
     assert!(!handled.is_in_lane && !handled.is_changed);
+}
+
+#[test]
+fn headers_are_carried_along_unless_the_service_passes_them_on() {
+    let group = Group {
+        carry: vec!["user".to_owned(), "x-tag".to_owned()],
+        ..group()
+    };
+    let memory = memory();
+    let trace = traceparent(7);
+    let mut inbound = headers(&[
+        ("traceparent", &trace),
+        ("user", "fr"),
+        ("x-tag", "one"),
+        ("x-tag", "two"),
+        ("other", "stays behind"),
+    ]);
+    let held = handle(&group, &Role::Inbound(None), &mut inbound, &memory, 1);
+    assert_eq!((held.outcome, held.carried), (Outcome::Remembered, None));
+    let tags = ["one", "two"].map(str::to_owned).to_vec();
+    for (sent, user, outcome) in [
+        (headers(&[("traceparent", &trace)]), "fr", Outcome::Restored),
+        // Whatever the service passes on stays as it is.
+        (
+            headers(&[("traceparent", &trace), ("user", "it"), ("x-lane", "fr")]),
+            "it",
+            Outcome::Passed,
+        ),
+    ] {
+        let mut request = sent;
+        let done = handle(&group, &Role::Outbound, &mut request, &memory, 1);
+        assert_eq!(
+            (done.outcome, done.carried),
+            (outcome, Some(Outcome::Carried))
+        );
+        assert_eq!(
+            (&request["user"], &request["x-tag"]),
+            (&vec![user.to_owned()], &tags)
+        );
+        assert!(!request.contains_key("other"));
+    }
+    let all = [
+        ("traceparent", trace.as_str()),
+        ("user", "it"),
+        ("x-tag", "x"),
+    ];
+    let mut request = headers(&all);
+    let done = handle(&group, &Role::Outbound, &mut request, &memory, 1);
+    assert_eq!((done.carried, request), (None, headers(&all)));
+}
+
+#[test]
+fn copied_id_gets_no_header_into_the_requests_of_others() {
+    let group = Group {
+        carry: vec!["user".to_owned()],
+        ..group()
+    };
+    let memory = memory();
+    let inbound = |pairs: &[(&str, &str)]| {
+        let mut request = headers(&[("x-request-id", "victim")]);
+        for (name, value) in pairs {
+            request.set(name, value.as_bytes());
+        }
+        handle(&group, &Role::Inbound(None), &mut request, &memory, 1)
+    };
+    let outbound = || {
+        let mut request = headers(&[("x-request-id", "victim")]);
+        let done = handle(&group, &Role::Outbound, &mut request, &memory, 1);
+        assert_eq!(done.outcome, Outcome::Restored);
+        (done.carried, request.get("user").cloned())
+    };
+    assert_eq!(inbound(&[]).outcome, Outcome::Remembered);
+    assert_eq!(outbound(), (None, None));
+    assert_eq!(inbound(&[("user", "admin")]).carried, None);
+    assert_eq!(outbound(), (Some(Outcome::CarryLost), None));
+    let long = "a".repeat(carried::MOST_CARRIED);
+    assert_eq!(
+        inbound(&[("user", &long)]).carried,
+        Some(Outcome::CarryTooLong)
+    );
+    assert_eq!(outbound(), (Some(Outcome::CarryLost), None));
+}
+
+#[test]
+fn copy_of_a_mirrored_request_is_the_lane_s_and_the_original_the_baseline_s() {
+    let group = group();
+    for (own, sent, expected) in [
+        (Some("fr"), "mirror.fr", Some("fr")),
+        (Some("en"), "mirror.fr", None),
+        (Some("it"), "mirror.fr", None),
+        (None, "mirror.fr", None),
+        // The copy on its way to the next services.
+        (Some("fr"), "fr", Some("fr")),
+        (Some("fr"), "mirror.", None),
+    ] {
+        let memory = memory();
+        let trace = traceparent(7);
+        let role = Role::Inbound(own.map(str::to_owned));
+        let mut request = headers(&[("x-lane", sent), ("traceparent", &trace)]);
+        let done = handle(&group, &role, &mut request, &memory, 1);
+        assert_eq!(done.outcome, Outcome::Remembered);
+        assert_eq!(lane(&request), expected, "{own:?} {sent}");
+        let mut next = headers(&[("traceparent", &trace)]);
+        let done = handle(&group, &Role::Outbound, &mut next, &memory, 1);
+        assert_eq!(done.outcome, Outcome::Restored);
+        assert_eq!(lane(&next), expected, "{own:?} {sent}");
+    }
 }

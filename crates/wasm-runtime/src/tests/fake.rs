@@ -108,7 +108,7 @@ impl Stream for FakeStream {
             .count()
     }
 
-    fn headers(&self, map: HeaderMap, visit: &mut dyn FnMut(&[u8], &[u8])) {
+    fn headers<'s>(&'s self, map: HeaderMap, visit: &mut dyn FnMut(&'s [u8], &'s [u8])) {
         for (name, value) in self.maps.get(&map).into_iter().flatten() {
             visit(name, value);
         }

@@ -111,7 +111,7 @@ impl Host for FakeHost {
             .count()
     }
 
-    fn headers(&self, map: HeaderMap, visit: &mut dyn FnMut(&[u8], &[u8])) {
+    fn headers<'s>(&'s self, map: HeaderMap, visit: &mut dyn FnMut(&'s [u8], &'s [u8])) {
         for (name, value) in self.entries(map) {
             visit(name, value);
         }
