@@ -349,6 +349,9 @@ pub struct Mirror {
     pub upstream: String,
     /// How many of the requests, in per cent.
     pub percent: u32,
+    /// The copies have the host of the originals; otherwise Envoy adds `-shadow`.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub keeps_host: bool,
 }
 
 /// A part of a request that decides where it goes.

@@ -115,6 +115,7 @@ pub async fn all(
     let mesh_of_load = Arc::new(mesh);
     change_under_load(&mesh_of_load, &outrider, &mut report).await?;
     mesh = Arc::into_inner(mesh_of_load).context("the load holds the mesh")?;
+    mirrored(&mesh, &outrider, &mut report).await?;
     fallback(&mut mesh, &mut report).await?;
     strict_mode(&mesh, &outrider, &mut report).await?;
     remove(&mut mesh, &outrider, &mut report).await?;
@@ -322,6 +323,56 @@ async fn change_under_load(
         applied.as_secs_f64()
     ));
     // Back to the first rule.
+    outrider.in_cluster("permissive.yaml", &["--apply"])?;
+    let trace = traceparent();
+    mesh.wait_for(PATH, &[("user", "fr"), ("traceparent", &trace)], &fr)
+        .await?;
+    Ok(())
+}
+
+/// Requests of the lane `fr` that came to a service's version.
+fn of_lane(mesh: &Mesh, pod: &str) -> anyhow::Result<u64> {
+    let seen = mesh.lanes(pod)?;
+    let places = seen.pointer("/places").and_then(Value::as_array);
+    let inbound = places
+        .into_iter()
+        .flatten()
+        .find(|place| place.get("role") == Some(&json!("inbound")));
+    let count = inbound.and_then(|place| place.pointer("/lanes/fr/requests")?.as_u64());
+    Ok(count.unwrap_or(0))
+}
+
+async fn mirrored(mesh: &Mesh, outrider: &Outrider, report: &mut Report<'_>) -> anyhow::Result<()> {
+    const REQUESTS: u64 = 20;
+    outrider.in_cluster("mirrored.yaml", &["--apply"])?;
+    let (fr, en) = (chain(["Bonjour"; 3]), chain(["Hello"; 3]));
+    let trace = traceparent();
+    mesh.wait_for(PATH, &[("user", "fr"), ("traceparent", &trace)], &en)
+        .await?;
+    // The copy of that request is under way.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let last = "hello3-v2";
+    let before = of_lane(mesh, last)?;
+    for _ in 0..REQUESTS {
+        one(mesh, "fr", &en).await?;
+        one(mesh, "en", &en).await?;
+    }
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while of_lane(mesh, last)? < before + REQUESTS {
+        ensure!(
+            Instant::now() < deadline,
+            "{} of {REQUESTS} copies came to {last}",
+            of_lane(mesh, last)? - before
+        );
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    let copies = of_lane(mesh, last)? - before;
+    ensure!(copies == REQUESTS, "{copies} copies of {REQUESTS} requests");
+    not_rejected(mesh)?;
+    report.held(&format!(
+        "A mirrored lane: `user: fr` is answered by the baseline (`{en}`), and a copy of each of {REQUESTS} requests goes through \
+         the lane to hello3."
+    ));
     outrider.in_cluster("permissive.yaml", &["--apply"])?;
     let trace = traceparent();
     mesh.wait_for(PATH, &[("user", "fr"), ("traceparent", &trace)], &fr)

@@ -826,6 +826,8 @@ pub(super) fn expand(route: Route) -> Vec<Route> {
                 copied.mirror = Some(Mirror {
                     upstream: upstream.clone(),
                     percent: 100,
+                    // Sidecars of both versions take the same hosts.
+                    keeps_host: true,
                 });
                 routes.push(own(&format!("{MIRRORED_LANE}{lane}"), copied));
             }

@@ -320,6 +320,7 @@ fn mirror(
             .percent
             .value()
             .map_or(100, |percent| percent.0),
+        keeps_host: false,
     })
 }
 

@@ -222,13 +222,19 @@ fn forward(action: &Forward, path: &PathMatch, hashing: &BTreeSet<&str>) -> Valu
     if let Some(retries) = &action.retries {
         set("retry_policy", self::retries(retries));
     }
-    if let Some(Mirror { upstream, percent }) = &action.mirror {
+    if let Some(Mirror {
+        upstream,
+        percent,
+        keeps_host,
+    }) = &action.mirror
+    {
         let fraction =
             json!({ "default_value": { "numerator": percent, "denominator": "HUNDRED" } });
-        set(
-            "request_mirror_policies",
-            json!([{ "cluster": upstream, "runtime_fraction": fraction }]),
-        );
+        let mut policy = json!({ "cluster": upstream, "runtime_fraction": fraction });
+        if *keeps_host && let Some(policy) = policy.as_object_mut() {
+            policy.insert("disable_shadow_host_suffix_append".to_owned(), true.into());
+        }
+        set("request_mirror_policies", json!([policy]));
     }
     if !action.upgrades.is_empty() {
         let of = |name: &String| json!({ "upgrade_type": name, "enabled": true });
