@@ -240,6 +240,7 @@ fn explanations() {
             vec![("x-outrider-lane", "v3")],
         ),
         ("lanes.yaml", "news", "/", "GET", vec![]),
+        ("lanes.yaml", "press.example.com", "/", "GET", vec![]),
     ];
     let mut text = String::new();
     for (file, host, path, method, headers) in requests {

@@ -461,7 +461,7 @@ fn rules(
             );
         }
         let is_mirrored = entry.value.mirror.value().is_some_and(|mirror| *mirror);
-        if is_mirrored {
+        if is_mirrored && known.contains(lane.value.as_str()) {
             check_mirrored(context, origin, lane, group, services);
         }
         rules.push(LaneRule {

@@ -5,7 +5,7 @@ use std::fmt;
 use outrider_plugin_formats::{Allow, AllowedNames, FailureAction, FailurePolicy};
 
 use super::{Explanation, TurnedOff};
-use crate::plan::{Action, Limit, Place};
+use crate::plan::{Action, Limit, Mirror, Place};
 
 impl fmt::Display for Explanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -188,22 +188,36 @@ struct Words<'a>(&'a Action);
 impl fmt::Display for Words<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
-            Action::Forward(forward) => match (forward.to.as_slice(), &forward.fallback) {
-                ([(only, _)], None) => write!(f, "to {only}"),
-                ([(only, _)], Some(fallback)) => {
-                    write!(
-                        f,
-                        "to {only}, or to {fallback} while none of its machines is healthy"
-                    )
+            Action::Forward(forward) => {
+                match (forward.to.as_slice(), &forward.fallback) {
+                    ([(only, _)], None) => write!(f, "to {only}")?,
+                    ([(only, _)], Some(fallback)) => {
+                        write!(
+                            f,
+                            "to {only}, or to {fallback} while none of its machines is healthy"
+                        )?;
+                    }
+                    (several, _) => {
+                        let list: Vec<String> = several
+                            .iter()
+                            .map(|(name, weight)| format!("{name} (weight {weight})"))
+                            .collect();
+                        write!(f, "to {}", list.join(", "))?;
+                    }
                 }
-                (several, _) => {
-                    let list: Vec<String> = several
-                        .iter()
-                        .map(|(name, weight)| format!("{name} (weight {weight})"))
-                        .collect();
-                    write!(f, "to {}", list.join(", "))
+                match &forward.mirror {
+                    Some(mirror) if mirror.percent == 100 => {
+                        write!(f, ", and a copy to {}", mirror.upstream)
+                    }
+                    Some(mirror) => {
+                        let Mirror {
+                            upstream, percent, ..
+                        } = mirror;
+                        write!(f, ", and a copy of {percent} % to {upstream}")
+                    }
+                    None => Ok(()),
                 }
-            },
+            }
             Action::Redirect(redirect) => write!(f, "redirect with status {}", redirect.status),
             Action::Respond(respond) => write!(f, "respond with status {}", respond.status),
         }
