@@ -73,13 +73,15 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
             "plugin-testkit",
             "plugin-replay",
             "lab",
+            "load",
         ],
     ),
     (
         "plugin-replay",
         &["gateway", "envoy-process", "lab", "plugin-testkit"],
     ),
-    ("lab", &["gateway", "envoy-process"]),
+    ("load", &[]),
+    ("lab", &["gateway", "envoy-process", "load"]),
     ("bench-native", &[]),
     (
         "plugin-testkit",
