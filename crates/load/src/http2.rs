@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use h2::Ping;
 use h2::client::{self, SendRequest};
 use http::Request;
 use rustls::ClientConfig;
@@ -488,17 +489,21 @@ where
         address: target.address,
         reason: error.to_string(),
     };
-    let (sender, connection) = client::Builder::new()
+    let (sender, mut connection) = client::Builder::new()
         .initial_window_size(WINDOW)
         .initial_connection_window_size(WINDOW)
         .handshake(stream)
         .await
         .map_err(failed)?;
+    let ping = connection.ping_pong();
     // Its end is seen by the requests on it. It outlives a run, so it is the runtime's task.
     tokio::spawn(async move {
         let _ = connection.await;
     });
-    // The target's first frame shows whether it speaks HTTP/2 at all.
+    // The answer to a ping shows whether the target speaks HTTP/2 at all.
+    if let Some(mut ping) = ping {
+        ping.ping(Ping::opaque()).await.map_err(failed)?;
+    }
     sender.ready().await.map_err(failed)
 }
 
