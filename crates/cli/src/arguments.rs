@@ -2,7 +2,7 @@
 
 use clap::{Parser, Subcommand};
 
-use crate::commands::{check, completions, envoy, explain, lanes, plugin, render, schema, up};
+use crate::commands::{check, completions, envoy, explain, lab, lanes, plugin, render, schema, up};
 use crate::exit;
 
 const ABOUT: &str = "A gateway of stock Envoy with plugins in Lua, from one small file";
@@ -29,6 +29,7 @@ pub(crate) enum Command {
     Check(check::Arguments),
     Explain(explain::Arguments),
     Render(render::Arguments),
+    Lab(lab::Arguments),
     Lanes(lanes::Arguments),
     Plugin(plugin::Arguments),
     Envoy(envoy::Arguments),

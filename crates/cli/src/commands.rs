@@ -4,6 +4,7 @@ pub(crate) mod check;
 pub(crate) mod completions;
 pub(crate) mod envoy;
 pub(crate) mod explain;
+pub(crate) mod lab;
 pub(crate) mod lanes;
 pub(crate) mod plugin;
 pub(crate) mod render;
@@ -20,6 +21,7 @@ pub(crate) fn run(command: Command) -> anyhow::Result<Exit> {
         Command::Check(arguments) => check::run(&arguments),
         Command::Explain(arguments) => explain::run(&arguments),
         Command::Render(arguments) => render::run(&arguments),
+        Command::Lab(arguments) => lab::run(&arguments),
         Command::Lanes(arguments) => lanes::run(&arguments),
         Command::Plugin(arguments) => plugin::run(&arguments),
         Command::Envoy(arguments) => envoy::run(&arguments),

@@ -10,6 +10,7 @@
 
 pub mod bench;
 mod body;
+pub mod body_echo;
 pub mod chain;
 pub mod chaos;
 pub mod client;

@@ -22,6 +22,7 @@ mod response;
 mod run;
 mod schedule;
 mod socket;
+mod summary;
 mod target;
 
 pub use error::LoadError;
@@ -30,4 +31,5 @@ pub use outcome::{ErrorKind, LATE, Outcome, Tally, histogram_text, new_histogram
 pub use request::{RequestError, RequestTemplate, parse_request_file};
 pub use run::{Load, Progress, Session, SessionOptions};
 pub use schedule::{Arrivals, Pacing, Phase, Schedule};
+pub use summary::{Distribution, PERCENTILES, PhaseSummary, SCHEMA, Summary};
 pub use target::{Protocol, Target, Trust};
