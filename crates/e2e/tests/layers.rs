@@ -73,6 +73,7 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
             "plugin-testkit",
             "plugin-replay",
             "lab",
+            "lab-report",
             "load",
         ],
     ),
@@ -81,7 +82,11 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
         &["gateway", "envoy-process", "lab", "plugin-testkit"],
     ),
     ("load", &[]),
-    ("lab", &["gateway", "envoy-process", "load"]),
+    ("lab-report", &["load"]),
+    (
+        "lab",
+        &["gateway", "envoy-process", "lab-report", "load"],
+    ),
     ("bench-native", &[]),
     (
         "plugin-testkit",
