@@ -1,7 +1,7 @@
 # What a person runs. Each target does all of its own set-up; cargo decides what is rebuilt.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-lanes test soak soak-traps soak-hostile soak-operations test-istio chaos fuzz miri tsan bench build release lint fmt docs clean tools test-tools bench-tools nightly-tools envoy envoy-release \
+.PHONY: help demo demo-lanes test soak soak-traps soak-hostile soak-operations test-istio chaos fuzz miri tsan bench lab build release lint fmt docs clean tools test-tools bench-tools nightly-tools envoy envoy-release \
         test-plugins plugins plugins-rust plugins-go plugins-assemblyscript plugins-cpp
 
 CARGO ?= cargo
@@ -96,6 +96,14 @@ bench: bench-tools release envoy-release ## Count what plugins cost, and write d
 	@scripts/build-plugins.sh --install bench coraza
 	$(call step,'bench')
 	@$(TARGET)/release/outrider-bench --outrider $(TARGET)/release/outrider --modules $(TARGET)/release $(BENCH)
+
+lab: release envoy-release ## Measure what each mechanism costs, at most 15 minutes (MINUTES=2), and write the report into lab-results
+	$(call step,'build (native comparison)')
+	@$(CARGO) build --locked --release -p outrider-bench-native
+	$(call step,'build (Wasm guests)')
+	@scripts/build-plugins.sh --install bench
+	$(call step,'lab')
+	@$(TARGET)/release/outrider lab run mechanisms $(if $(MINUTES),--minutes $(MINUTES)) --output lab-results
 
 build: tools ## Build the command and the module for development
 	$(call step,'build')

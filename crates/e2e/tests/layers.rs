@@ -85,7 +85,7 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
     ("lab-report", &["load"]),
     (
         "lab",
-        &["gateway", "envoy-process", "lab-report", "load"],
+        &["gateway", "envoy-process", "lab-report", "load", "yaml"],
     ),
     ("bench-native", &[]),
     (

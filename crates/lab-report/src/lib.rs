@@ -10,6 +10,7 @@
 mod chart;
 mod charts;
 mod judgement;
+pub mod lint;
 mod record;
 mod render;
 mod statistics;

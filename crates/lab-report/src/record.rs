@@ -207,7 +207,7 @@ pub struct Slice {
     pub errors: BTreeMap<String, u64>,
     /// CPU time of Envoy and of what belongs to the variant, such as an external processor, in nanoseconds.
     pub cpu_ns: u64,
-    /// Nanoseconds for which Envoy's threads waited for a processor.
+    /// Nanoseconds for which Envoy's workers waited for a processor.
     pub run_queue_ns: u64,
     /// CPU time of the generator in nanoseconds.
     pub generator_ns: u64,

@@ -8,12 +8,12 @@
 //! Not a load test: no latencies, no throughput. The trap: counts are of user mode only, so what a
 //! system call costs is not in them; CPU time has it.
 
-mod bootstrap;
+pub(crate) mod bootstrap;
 mod callgrind;
 mod environment;
-mod filters;
+pub(crate) mod filters;
 mod lanes;
-mod load;
+pub(crate) mod load;
 mod mechanism;
 mod memory;
 mod page;
@@ -21,12 +21,12 @@ mod preflight;
 mod profile;
 mod ready;
 mod report;
-mod scripts;
-mod settle;
+pub(crate) mod scripts;
+pub(crate) mod settle;
 mod time;
 mod upstream;
 mod variant;
-mod workload;
+pub(crate) mod workload;
 
 use std::collections::VecDeque;
 use std::fs;

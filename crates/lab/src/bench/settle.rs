@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::ensure;
 
-use super::time::cpu_time;
+use crate::experiment::counters::ProcessCounters;
 
 /// How long Envoy is looked at.
 const LOOK: Duration = Duration::from_millis(500);
@@ -21,9 +21,9 @@ const PATIENCE: Duration = Duration::from_mins(15);
 pub(crate) fn settle(process: u32) -> anyhow::Result<()> {
     let deadline = Instant::now() + PATIENCE;
     loop {
-        let before = cpu_time(process)?;
+        let before = ProcessCounters::read(process)?;
         thread::sleep(LOOK);
-        let used = Duration::from_nanos(cpu_time(process)?.saturating_sub(before));
+        let used = Duration::from_nanos(ProcessCounters::read(process)?.since(before).cpu);
         if used < LOOK / 4 {
             return Ok(());
         }

@@ -11,7 +11,6 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use anyhow::Context as _;
 use outrider_envoy_process::{Envoy, Level, Options};
 
 use super::bootstrap::{Answers, Listener, bootstrap};
@@ -19,6 +18,7 @@ use super::load::{Connection, request};
 use super::report::{Timed, Times};
 use super::settle::settle;
 use super::variant::Variant;
+use crate::experiment::counters::ProcessCounters;
 use crate::free_address::own_addresses;
 
 const CONNECTIONS: usize = 8;
@@ -108,7 +108,7 @@ pub(crate) fn measure(
 
 /// One moment of load; CPU microseconds for each request.
 fn slice(process: u32, connections: &mut [Connection], request: &[u8]) -> anyhow::Result<f64> {
-    let before = cpu_time(process)?;
+    let before = ProcessCounters::read(process)?;
     let end = Instant::now() + SLICE;
     let mut requests = 0_u64;
     while Instant::now() < end {
@@ -120,42 +120,6 @@ fn slice(process: u32, connections: &mut [Connection], request: &[u8]) -> anyhow
             requests += 1;
         }
     }
-    let spent = cpu_time(process)?.saturating_sub(before);
+    let spent = ProcessCounters::read(process)?.since(before).cpu;
     Ok(spent as f64 / 1000.0 / requests as f64)
-}
-
-/// The nanoseconds that a process's threads have been running for.
-pub(super) fn cpu_time(process: u32) -> anyhow::Result<u64> {
-    let mut sum = 0;
-    for thread in fs::read_dir(format!("/proc/{process}/task"))? {
-        let path = thread?.path().join("schedstat");
-        let Ok(text) = fs::read_to_string(&path) else {
-            // A thread that ended meanwhile.
-            continue;
-        };
-        let running: u64 = text
-            .split_whitespace()
-            .next()
-            .and_then(|number| number.parse().ok())
-            .with_context(|| format!("{} does not tell a time", path.display()))?;
-        sum += running;
-    }
-    anyhow::ensure!(
-        sum > 0,
-        "the kernel keeps no CPU times of threads (schedstat)"
-    );
-    Ok(sum)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn this_process_has_run() {
-        let before = cpu_time(std::process::id()).unwrap();
-        let begin = Instant::now();
-        while begin.elapsed() < Duration::from_millis(20) {}
-        assert!(cpu_time(std::process::id()).unwrap() > before);
-    }
 }
