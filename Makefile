@@ -1,7 +1,7 @@
 # What a person runs. Each target does all of its own set-up; cargo decides what is rebuilt.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-lanes test soak soak-traps soak-hostile soak-operations test-istio chaos fuzz miri tsan bench lab build release lint fmt docs clean tools test-tools bench-tools nightly-tools envoy envoy-release \
+.PHONY: help demo demo-lanes test soak soak-traps soak-hostile soak-operations test-istio test-report chaos fuzz miri tsan bench lab build release lint fmt docs clean tools test-tools bench-tools report-tools nightly-tools envoy envoy-release \
         test-plugins plugins plugins-rust plugins-go plugins-assemblyscript plugins-cpp
 
 CARGO ?= cargo
@@ -70,6 +70,10 @@ chaos: release envoy-release ## Run random plugins, clients, upstreams and chang
 test-istio: build envoy ## Run lanes in a whole Istio on this machine (needs root, Go, iptables), and write docs/istio-checks.md
 	$(call step,'lanes in Istio')
 	@$(TARGET)/debug/outrider-test-istio --outrider $(TARGET)/debug/outrider --programs $(TARGET)/istio --summary docs/istio-checks.md
+
+test-report: report-tools ## Open a report of the lab in a real Chromium (Debian: chromium, chromium-driver), and print it
+	$(call step,'report in Chromium')
+	@$(CARGO) test --locked -p outrider-lab-report --test browser -- --ignored
 
 fuzz: tools ## Call host functions from Wasm with random arguments (FUZZ_SECONDS=600), and keep what is answered anew
 	$(call step,'fuzz')
@@ -150,6 +154,9 @@ tools:
 
 bench-tools:
 	@scripts/check-tools.sh valgrind
+
+report-tools:
+	@scripts/check-tools.sh chromium
 
 nightly-tools:
 	@NIGHTLY=$(NIGHTLY) scripts/check-tools.sh nightly

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Says, in one sentence each, which tools are missing: those of the build, and those that are named
-# (components of cargo; valgrind; nightly, the toolchain of make miri and make tsan). Installs nothing.
+# (components of cargo; valgrind; chromium; nightly, the toolchain of make miri and make tsan). Installs nothing.
 set -euo pipefail
 
 missing=0
@@ -26,6 +26,8 @@ fi
 for component in "$@"; do
     if [ "$component" = valgrind ]; then
         need valgrind "counts instructions for make bench" "on Debian: apt-get install valgrind"
+    elif [ "$component" = chromium ]; then
+        need chromedriver "drives Chromium for make test-report" "on Debian: apt-get install chromium chromium-driver"
     elif [ "$component" = nightly ]; then
         nightly=${NIGHTLY:-nightly}
         sources=$(rustc "+$nightly" --print sysroot 2>/dev/null || true)/lib/rustlib/src/rust/library
