@@ -121,6 +121,7 @@ fn help() {
         ("lab_report", vec!["lab", "report", "--help"]),
         ("lab_compare", vec!["lab", "compare", "--help"]),
         ("lab_lint", vec!["lab", "lint", "--help"]),
+        ("lab_search", vec!["lab", "search", "--help"]),
         ("lab_load", vec!["lab", "load", "--help"]),
         ("lab_echo", vec!["lab", "echo", "--help"]),
         ("lanes", vec!["lanes", "--help"]),

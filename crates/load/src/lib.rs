@@ -21,6 +21,7 @@ mod request;
 mod response;
 mod run;
 mod schedule;
+mod search;
 mod socket;
 mod summary;
 mod target;
@@ -31,5 +32,6 @@ pub use outcome::{ErrorKind, LATE, Outcome, Tally, histogram_text, new_histogram
 pub use request::{RequestError, RequestTemplate, parse_request_file};
 pub use run::{Load, Progress, Session, SessionOptions};
 pub use schedule::{Arrivals, Pacing, Phase, Schedule};
+pub use search::{SearchEnd, SearchResult, SearchSettings, SearchStep, Trial, search};
 pub use summary::{Distribution, PERCENTILES, PhaseSummary, SCHEMA, Summary};
 pub use target::{Protocol, Target, Trust};

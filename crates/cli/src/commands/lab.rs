@@ -5,7 +5,9 @@ mod echo;
 mod lint;
 mod load;
 mod report;
+mod requests;
 mod run;
+mod search;
 
 use std::fs;
 use std::path::Path;
@@ -61,6 +63,7 @@ enum Command {
     Run(run::Arguments),
     Report(report::Arguments),
     Compare(compare::Arguments),
+    Search(Box<search::Arguments>),
     Lint(lint::Arguments),
     Load(Box<load::Arguments>),
     Echo(echo::Arguments),
@@ -71,6 +74,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
         Command::Run(arguments) => run::run(arguments),
         Command::Report(arguments) => report::run(arguments),
         Command::Compare(arguments) => compare::run(arguments),
+        Command::Search(arguments) => search::run(arguments),
         Command::Lint(arguments) => lint::run(arguments),
         Command::Load(arguments) => load::run(arguments),
         Command::Echo(arguments) => echo::run(arguments),
