@@ -1,7 +1,9 @@
 //! Addresses for servers that are about to start.
 
 use std::collections::BTreeSet;
+use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
 /// Ports that this process has been given.
@@ -10,20 +12,48 @@ static GIVEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
 /// Attempts to get a port that was not given before.
 const ATTEMPTS: usize = 1000;
 
-/// Returns an address of 127.0.0.1 on which nothing listens now, and which this process has not been given before: the
-/// system may give a port again as soon as it is free. Another process may take it meanwhile.
+/// First port that is given: those below belong to well-known services.
+const FIRST: u16 = 10_240;
+
+/// Fewest ports below the ephemeral ones for which it is worth to look there.
+const ENOUGH: usize = 4096;
+
+/// Returns an address of 127.0.0.1 on which nothing listens now, and which this process has not been given before.
+///
+/// Its port is below the ephemeral ones, so no outgoing connection and no server that asks for port 0 takes it
+/// meanwhile: it refuses connections until something is started on it by its number. Where the machine has made all
+/// ports ephemeral, it is an ephemeral one.
 ///
 /// # Errors
 /// Loopback has no free port.
 pub fn free_address() -> anyhow::Result<SocketAddr> {
+    let ports = fixed_ports();
+    let mut given = GIVEN.lock().unwrap_or_else(PoisonError::into_inner);
     for _ in 0..ATTEMPTS {
-        let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
-        let mut given = GIVEN.lock().unwrap_or_else(PoisonError::into_inner);
+        let port = if ports.len() < ENOUGH {
+            0
+        } else {
+            fastrand::u16(ports.clone())
+        };
+        let Ok(socket) = TcpListener::bind((Ipv4Addr::LOCALHOST, port)) else {
+            continue;
+        };
+        let address = socket.local_addr()?;
         if given.insert(address.port()) {
             return Ok(address);
         }
     }
     anyhow::bail!("no port of 127.0.0.1 is left that was not used before")
+}
+
+/// Ports that the system gives to nobody by itself.
+fn fixed_ports() -> Range<u16> {
+    let range = fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap_or_default();
+    let ephemeral: Option<u16> = range
+        .split_whitespace()
+        .next()
+        .and_then(|first| first.parse().ok());
+    FIRST..ephemeral.unwrap_or(FIRST).max(FIRST)
 }
 
 /// Returns addresses on which nothing listens now, each another one. They are not of 127.0.0.1 but of a loopback address of this
@@ -70,6 +100,10 @@ mod tests {
         assert_eq!(own.len(), 50);
         assert_eq!(own_addresses(50).unwrap().len(), 50);
         assert!(own.iter().all(|address| address.ip().is_loopback()));
+        let fixed = fixed_ports();
+        assert!(
+            fixed.len() < ENOUGH || addresses.iter().all(|address| fixed.contains(&address.port()))
+        );
         assert!(addresses.is_disjoint(&own));
     }
 }
