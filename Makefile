@@ -105,7 +105,7 @@ lab: release envoy-release ## Measure what each mechanism costs, at most 15 minu
 	$(call step,'build (native comparison)')
 	@$(CARGO) build --locked --release -p outrider-bench-native
 	$(call step,'build (Wasm guests)')
-	@scripts/build-plugins.sh --install bench
+	@scripts/build-plugins.sh --install bench rust go
 	$(call step,'lab')
 	@$(TARGET)/release/outrider lab run mechanisms $(if $(MINUTES),--minutes $(MINUTES)) --output lab-results
 
@@ -145,6 +145,7 @@ docs: tools ## Write the generated pages under docs/ anew
 	$(call step,'docs')
 	@UPDATE_DOCS=1 $(CARGO) test --locked --quiet -p outrider-gateway --test documents
 	@UPDATE_DOCS=1 $(CARGO) test --locked --quiet -p outrider-lab the_kept_page
+	@UPDATE_DOCS=1 $(CARGO) test --locked --quiet -p outrider-lab-report --test readme
 
 clean: ## Remove what was built; the installed Envoy stays
 	@$(CARGO) clean

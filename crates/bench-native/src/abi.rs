@@ -102,6 +102,19 @@ unsafe extern "C" {
     pub(crate) fn get_body_chunks_size(filter: FilterPtr, body: u32) -> usize;
     #[link_name = "envoy_dynamic_module_callback_http_get_body_chunks"]
     pub(crate) fn get_body_chunks(filter: FilterPtr, body: u32, chunks: *mut EnvoyBuffer) -> bool;
+    #[link_name = "envoy_dynamic_module_callback_http_append_body"]
+    pub(crate) fn append_body(filter: FilterPtr, body: u32, data: ModuleBuffer) -> bool;
+    #[link_name = "envoy_dynamic_module_callback_http_drain_body"]
+    pub(crate) fn drain_body(filter: FilterPtr, body: u32, length: usize) -> bool;
+    #[link_name = "envoy_dynamic_module_callback_http_send_response"]
+    pub(crate) fn send_response(
+        filter: FilterPtr,
+        status: u32,
+        headers: *const std::ffi::c_void,
+        headers_length: usize,
+        body: ModuleBuffer,
+        details: ModuleBuffer,
+    );
     #[link_name = "envoy_dynamic_module_callback_http_received_buffered_request_body"]
     pub(crate) fn received_buffered_request_body(filter: FilterPtr) -> bool;
 }

@@ -62,8 +62,8 @@ unsafe extern "C" fn envoy_dynamic_module_on_http_filter_request_headers(
 ) -> u32 {
     // SAFETY: the caller's promise is passed on.
     let work = unsafe { work(module) };
-    work.on_request_headers(filter);
-    if work.wants_body() && !end_of_stream {
+    let goes_on = work.on_request_headers(filter);
+    if !goes_on || (work.wants_body() && !end_of_stream) {
         STOP_ITERATION
     } else {
         CONTINUE

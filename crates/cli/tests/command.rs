@@ -120,6 +120,8 @@ fn help() {
         ("lab_run", vec!["lab", "run", "--help"]),
         ("lab_report", vec!["lab", "report", "--help"]),
         ("lab_compare", vec!["lab", "compare", "--help"]),
+        ("lab_stages", vec!["lab", "stages", "--help"]),
+        ("lab_instructions", vec!["lab", "instructions", "--help"]),
         ("lab_lint", vec!["lab", "lint", "--help"]),
         ("lab_search", vec!["lab", "search", "--help"]),
         ("lab_load", vec!["lab", "load", "--help"]),

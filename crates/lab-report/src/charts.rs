@@ -1,5 +1,8 @@
 //! The charts of a report.
 
+pub(crate) mod rates;
+pub(crate) mod stages;
+
 use hdrhistogram::Histogram;
 
 use crate::chart::{Anchor, Drawing, SERIES, Scale, WIDTH, number, time};
@@ -17,7 +20,8 @@ const CUT: f64 = 3.0;
 const LABEL: f64 = 14.0;
 
 /// CPU time that each variant of a group adds, with intervals and the band of noise.
-pub(crate) fn cpu(group: &Group) -> Drawing {
+/// `None` if no variant was compared.
+pub(crate) fn cpu(group: &Group) -> Option<Drawing> {
     const NAME: f64 = 190.0;
     const VALUES: f64 = WIDTH - 190.0;
     const ROW: f64 = 26.0;
@@ -26,6 +30,9 @@ pub(crate) fn cpu(group: &Group) -> Drawing {
         .iter()
         .filter_map(|row| Some((row, row.added?)))
         .collect();
+    if rows.is_empty() {
+        return None;
+    }
     let bottom = TOP + ROW * rows.len() as f64;
     let mut drawing = Drawing::new(
         &format!("{}: CPU time added to a request", group.name),
@@ -115,7 +122,95 @@ pub(crate) fn cpu(group: &Group) -> Drawing {
         "unit",
         "µs of CPU per request, added",
     );
-    drawing
+    Some(drawing)
+}
+
+/// Increments of a group whose variants build on each other: each bar begins where the one before ended. `None` for
+/// other groups.
+pub(crate) fn waterfall(group: &Group) -> Option<Drawing> {
+    const NAME: f64 = 190.0;
+    const VALUES: f64 = WIDTH - 190.0;
+    const ROW: f64 = 26.0;
+    if group.steps.is_empty() {
+        return None;
+    }
+    let bottom = TOP + ROW * (group.steps.len() + 1) as f64;
+    let mut drawing = Drawing::new(
+        &format!("{}: each part of the chain", group.name),
+        "Each bar begins where the one before ended. Whiskers: 95 % intervals of the single step.",
+        bottom + 46.0,
+    );
+    let mut ends = vec![0.0, group.baseline_us];
+    let mut sum = group.baseline_us;
+    for step in &group.steps {
+        let low = sum + step.change.effect.low;
+        let high = sum + step.change.effect.high;
+        sum += step.change.effect.median;
+        ends.extend([low, high, sum]);
+    }
+    let scale = Scale::linear(ends, NAME, VALUES);
+    for tick in scale.ticks() {
+        drawing.line((scale.at(tick), TOP), (scale.at(tick), bottom), "grid");
+        drawing.text(
+            (scale.at(tick), bottom + 16.0),
+            Anchor::Middle,
+            "tick",
+            number(tick),
+        );
+    }
+    let mut bar = |index: usize, name: &str, from: f64, to: f64, class: &str, text: &str| {
+        let y = TOP + ROW * index as f64 + ROW / 2.0;
+        let (begin, end) = (scale.at(from.min(to)), scale.at(from.max(to)));
+        drawing.text((NAME - 8.0, y + 4.0), Anchor::End, "label", name);
+        drawing.rect((begin, y - 8.0), (end - begin, 16.0), class, text);
+        drawing.text((VALUES + 10.0, y + 4.0), Anchor::Start, "value", text);
+        y
+    };
+    let base = format!("{:.2} µs", group.baseline_us);
+    let first = group.rows.first().map(|row| row.name.as_str());
+    let mut sum = group.baseline_us;
+    bar(
+        0,
+        first.unwrap_or("baseline"),
+        0.0,
+        sum,
+        "bar unseen",
+        &base,
+    );
+    let mut whiskers = Vec::new();
+    for (step, index) in group.steps.iter().zip(1..) {
+        let effect = step.change.effect;
+        let class = match step.change.verdict {
+            Verdict::More => "bar more",
+            Verdict::Less => "bar less",
+            _ => "bar unseen",
+        };
+        let text = match step.change.verdict {
+            Verdict::ProvesNothing => "proves nothing".to_owned(),
+            Verdict::NoDifference => "no difference seen".to_owned(),
+            _ => format!(
+                "{:+.2} µs [{:.2}, {:.2}]",
+                effect.median, effect.low, effect.high
+            ),
+        };
+        let y = bar(index, &step.name, sum, sum + effect.median, class, &text);
+        whiskers.push((y, sum + effect.low, sum + effect.high));
+        sum += effect.median;
+    }
+    for (y, low, high) in whiskers {
+        let (low, high) = (scale.at(low), scale.at(high));
+        drawing.line((low, y), (high, y), "whisker");
+        for x in [low, high] {
+            drawing.line((x, y - 4.0), (x, y + 4.0), "whisker");
+        }
+    }
+    drawing.text(
+        (f64::midpoint(NAME, VALUES), bottom + 36.0),
+        Anchor::Middle,
+        "unit",
+        "µs of CPU per request",
+    );
+    Some(drawing)
 }
 
 /// Percentiles of the latency of each variant, on a scale on which each step is ten times as rare.
@@ -337,6 +432,7 @@ fn cross(drawing: &mut Drawing, at: (f64, f64), title: &str) {
 
 /// Latencies of a group's variants, each with the number of its series. The twin is left out: it is the baseline.
 fn latencies<'run>(run: &'run Run, group: &Group) -> Vec<(usize, &'run str, Histogram<u64>)> {
+    let rate = group.highest_sustained();
     group
         .rows
         .iter()
@@ -344,7 +440,8 @@ fn latencies<'run>(run: &'run Run, group: &Group) -> Vec<(usize, &'run str, Hist
         .filter_map(|row| {
             Some((
                 run.variants.get(row.variant)?.name.as_str(),
-                run.latency(row.variant)?,
+                run.latency(row.variant)
+                    .or_else(|| run.latency_at(row.variant, rate?))?,
             ))
         })
         .zip(0..)

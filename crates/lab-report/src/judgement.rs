@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use outrider_load::read_histogram;
 use serde::Serialize;
 
-use crate::record::{Gate, MIN_ROUNDS, Role, Run, Slice, SliceKind};
+use crate::record::{Gate, MIN_ROUNDS, Measure, Role, Run, Slice, SliceKind, Stage};
 use crate::statistics::{Effect, median, paired_effect};
 
 /// What a run shows.
@@ -34,6 +35,80 @@ pub struct Group {
     pub rows: Vec<Row>,
     /// Pairs that were asked for.
     pub comparisons: Vec<Comparison>,
+    /// What each variant adds to the one before it, in a group whose variants build on each other.
+    pub steps: Vec<Comparison>,
+    /// How each variant behaves as the rate grows; empty without slices at several rates.
+    pub curves: Vec<Curve>,
+    /// Values that were measured beside slices.
+    pub measures: Vec<MeasureRow>,
+    /// Stages of a request.
+    pub stages: Vec<StageRow>,
+}
+
+/// Behaviour of a variant as the rate grows.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Curve {
+    /// Index of the variant.
+    pub variant: usize,
+    /// Its name.
+    pub name: String,
+    /// One point for each rate at which at least one slice was used, rising.
+    pub points: Vec<CurvePoint>,
+}
+
+/// Behaviour of a variant at one rate.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct CurvePoint {
+    /// Requests a second that were meant to be sent.
+    pub offered: f64,
+    /// Requests a second that were answered: median over its slices.
+    pub achieved: f64,
+    /// Latency percentiles in microseconds: 50, 90, 99, 99.9.
+    pub latency_us: [f64; 4],
+    /// Processors' worth of CPU time of each process: median.
+    pub cpu: BTreeMap<String, f64>,
+    /// Resident memory of each process in MiB: median.
+    pub memory_mib: BTreeMap<String, f64>,
+    /// Whether at least half of its slices were answered in their time.
+    pub is_sustained: bool,
+    /// Slices that were used.
+    pub kept: usize,
+    /// Slices that were not.
+    pub rejected: usize,
+}
+
+/// Values of one kind in numbers.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct MeasureRow {
+    /// Name of the variant, or of a part of it.
+    pub name: String,
+    /// What was measured.
+    pub what: String,
+    /// Unit.
+    pub unit: String,
+    /// Median.
+    pub median: f64,
+    /// Smallest.
+    pub min: f64,
+    /// Largest.
+    pub max: f64,
+    /// Number of values.
+    pub count: usize,
+}
+
+/// Time of one stage in microseconds.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct StageRow {
+    /// Name.
+    pub name: String,
+    /// Mean, which adds up over the stages.
+    pub mean_us: f64,
+    /// Median.
+    pub p50_us: f64,
+    /// 99th percentile.
+    pub p99_us: f64,
+    /// Requests.
+    pub count: u64,
 }
 
 /// What one variant shows.
@@ -51,8 +126,11 @@ pub struct Row {
     pub added: Option<Change>,
     /// Requests a second at full load: median over its kept slices.
     pub rate: f64,
-    /// Latency percentiles at the fixed rate, in microseconds: 50, 90, 99, 99.9. `None` without latency slices.
+    /// Latency percentiles at the fixed rate, or at the highest of several rates that all variants sustained, in
+    /// microseconds: 50, 90, 99, 99.9. `None` without such slices.
     pub latency_us: Option<[f64; 4]>,
+    /// Difference of the 99th percentile to the baseline's, in the rounds that had both. `None` as of `added`.
+    pub p99: Option<LatencyChange>,
     /// Slices of CPU time that were used.
     pub kept: usize,
     /// Slices of CPU time that were not, by the first gate that they failed.
@@ -67,6 +145,17 @@ pub struct Change {
     /// The median as a share of the other variant's cost.
     pub relative: f64,
     /// Noise floor in microseconds: a difference within it means nothing.
+    pub floor: f64,
+    /// What may be said.
+    pub verdict: Verdict,
+}
+
+/// Difference of the 99th percentile of a variant's latency to another's.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct LatencyChange {
+    /// Microseconds.
+    pub effect: Effect,
+    /// Noise floor in microseconds.
     pub floor: f64,
     /// What may be said.
     pub verdict: Verdict,
@@ -128,17 +217,44 @@ impl fmt::Display for Change {
     }
 }
 
+impl fmt::Display for LatencyChange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Effect {
+            median,
+            low,
+            high,
+            count,
+        } = self.effect;
+        match self.verdict {
+            Verdict::ProvesNothing => write!(f, "proves nothing: {count} rounds"),
+            Verdict::NoDifference => {
+                write!(
+                    f,
+                    "no difference seen: {median:+.0} µs [{low:+.0}, {high:+.0}]"
+                )
+            }
+            Verdict::More | Verdict::Less => write!(f, "{median:+.0} µs [{low:+.0}, {high:+.0}]"),
+        }
+    }
+}
+
+impl Verdict {
+    fn of(effect: &Effect, floor: f64) -> Self {
+        if effect.count < MIN_ROUNDS {
+            Self::ProvesNothing
+        } else if effect.holds_zero() || effect.median.abs() <= floor {
+            Self::NoDifference
+        } else if effect.median > 0.0 {
+            Self::More
+        } else {
+            Self::Less
+        }
+    }
+}
+
 impl Change {
     fn of(effect: Effect, base: f64, floor: f64) -> Self {
-        let verdict = if effect.count < MIN_ROUNDS {
-            Verdict::ProvesNothing
-        } else if effect.holds_zero() || effect.median.abs() <= floor {
-            Verdict::NoDifference
-        } else if effect.median > 0.0 {
-            Verdict::More
-        } else {
-            Verdict::Less
-        };
+        let verdict = Verdict::of(&effect, floor);
         Self {
             effect,
             relative: if base > 0.0 {
@@ -210,6 +326,25 @@ impl Group {
                 floor,
             ))
         };
+        let p99_floor = baseline
+            .zip(twin)
+            .and_then(|(baseline, twin)| p99_effect(run, baseline, twin))
+            .map(|noise| noise.reach())
+            .unwrap_or_default();
+        let p99 = |index: usize| {
+            let baseline = baseline.filter(|baseline| *baseline != index)?;
+            let effect = p99_effect(run, baseline, index)?;
+            Some(LatencyChange {
+                effect,
+                floor: p99_floor,
+                verdict: Verdict::of(&effect, p99_floor),
+            })
+        };
+        let curves: Vec<Curve> = members
+            .iter()
+            .filter_map(|index| Curve::of(run, *index))
+            .collect();
+        let common = highest_sustained(&curves);
         let rows = members
             .iter()
             .filter_map(|index| {
@@ -230,35 +365,54 @@ impl Group {
                     cpu_us: cpu_us(run, *index),
                     added: added(*index),
                     rate: median(&mut rates),
-                    latency_us: run.latency(*index).map(|latency| {
-                        [0.5, 0.9, 0.99, 0.999]
-                            .map(|quantile| latency.value_at_quantile(quantile) as f64 / 1e3)
-                    }),
+                    latency_us: run
+                        .latency(*index)
+                        .or_else(|| run.latency_at(*index, common?))
+                        .map(|latency| {
+                            [0.5, 0.9, 0.99, 0.999]
+                                .map(|quantile| latency.value_at_quantile(quantile) as f64 / 1e3)
+                        }),
+                    p99: p99(*index),
                     kept: rates.len(),
                     rejected,
                 })
             })
             .collect();
+        let compare = |variant: usize, with: usize| {
+            let effect = effect(run, with, variant)?;
+            let share = match (added(variant), added(with)) {
+                (Some(this), Some(other)) if this.is_seen() && other.is_seen() => {
+                    Some(this.effect.median / other.effect.median)
+                }
+                _ => None,
+            };
+            Some(Comparison {
+                name: run.variants.get(variant)?.name.clone(),
+                with: run.variants.get(with)?.name.clone(),
+                change: Change::of(effect, cpu_us(run, with), floor),
+                share,
+            })
+        };
         let comparisons = run
             .pairs
             .iter()
             .filter(|pair| members.contains(&pair.variant) && members.contains(&pair.with))
-            .filter_map(|pair| {
-                let effect = effect(run, pair.with, pair.variant)?;
-                let share = match (added(pair.variant), added(pair.with)) {
-                    (Some(this), Some(other)) if this.is_seen() && other.is_seen() => {
-                        Some(this.effect.median / other.effect.median)
-                    }
-                    _ => None,
-                };
-                Some(Comparison {
-                    name: run.variants.get(pair.variant)?.name.clone(),
-                    with: run.variants.get(pair.with)?.name.clone(),
-                    change: Change::of(effect, cpu_us(run, pair.with), floor),
-                    share,
-                })
-            })
+            .filter_map(|pair| compare(pair.variant, pair.with))
             .collect();
+        let steps = if run.cumulative.iter().any(|group| group == name) {
+            let of_role = |index: &usize| {
+                run.variants
+                    .get(*index)
+                    .is_some_and(|variant| variant.role != Role::Twin)
+            };
+            let built: Vec<usize> = members.iter().copied().filter(of_role).collect();
+            built
+                .windows(2)
+                .filter_map(|pair| compare(*pair.last()?, *pair.first()?))
+                .collect()
+        } else {
+            Vec::new()
+        };
         Self {
             name: name.to_owned(),
             about: members
@@ -271,7 +425,162 @@ impl Group {
             noise,
             rows,
             comparisons,
+            steps,
+            curves,
+            measures: run
+                .measures
+                .iter()
+                .filter(|measure| measure.group == name)
+                .map(MeasureRow::of)
+                .collect(),
+            stages: run
+                .stages
+                .iter()
+                .filter(|stage| stage.group == name)
+                .filter_map(StageRow::of)
+                .collect(),
         }
+    }
+
+    /// The lowest rate that some variant did not sustain, and that variant's name. `None` if all kept up.
+    pub fn first_unsustained(&self) -> Option<(f64, &str)> {
+        self.curves
+            .iter()
+            .filter_map(|curve| {
+                let point = curve.points.iter().find(|point| !point.is_sustained)?;
+                Some((point.offered, curve.name.as_str()))
+            })
+            .min_by(|one, other| one.0.total_cmp(&other.0))
+    }
+
+    /// The highest rate that every variant sustained, up to which all lower ones were sustained, too.
+    pub fn highest_sustained(&self) -> Option<f64> {
+        highest_sustained(&self.curves)
+    }
+}
+
+fn highest_sustained(curves: &[Curve]) -> Option<f64> {
+    curves
+        .iter()
+        .map(Curve::highest_sustained)
+        .min_by(|one, other| one.unwrap_or(0.0).total_cmp(&other.unwrap_or(0.0)))
+        .flatten()
+}
+
+/// A slice at a rate was answered in its time if the last response came this much later at the most: a share of its
+/// length, and seconds.
+const IN_TIME: (f64, f64) = (0.02, 0.005);
+
+impl Curve {
+    fn of(run: &Run, variant: usize) -> Option<Self> {
+        let points: Vec<CurvePoint> = run
+            .settings
+            .rates
+            .iter()
+            .filter_map(|rate| CurvePoint::of(run, variant, *rate))
+            .collect();
+        (!points.is_empty()).then(|| Self {
+            variant,
+            name: run
+                .variants
+                .get(variant)
+                .map(|variant| variant.name.clone())
+                .unwrap_or_default(),
+            points,
+        })
+    }
+
+    /// The highest rate up to which all were sustained. `None` if the first was not.
+    pub fn highest_sustained(&self) -> Option<f64> {
+        self.points
+            .iter()
+            .take_while(|point| point.is_sustained)
+            .last()
+            .map(|point| point.offered)
+    }
+}
+
+impl CurvePoint {
+    fn of(run: &Run, variant: usize, rate: f64) -> Option<Self> {
+        let latency = run.latency_at(variant, rate)?;
+        let kept: Vec<&Slice> = run
+            .at_rate(variant, rate)
+            .filter(|slice| slice.is_kept())
+            .collect();
+        let median_of = |value: &dyn Fn(&Slice) -> f64| {
+            let mut values: Vec<f64> = kept.iter().map(|slice| value(slice)).collect();
+            median(&mut values)
+        };
+        let names: std::collections::BTreeSet<&String> = kept
+            .iter()
+            .flat_map(|slice| slice.processes.keys())
+            .collect();
+        let used = |slice: &Slice, name: &String| slice.processes.get(name).copied();
+        let cpu = |name: &String| {
+            median_of(&|slice| {
+                used(slice, name).map_or(0.0, |used| {
+                    used.cpu_ns as f64 / 1e9 / slice.seconds.max(1e-9)
+                })
+            })
+        };
+        let memory = |name: &String| {
+            median_of(&|slice| {
+                used(slice, name).map_or(0.0, |used| used.memory_kib as f64 / 1024.0)
+            })
+        };
+        let (share, seconds) = IN_TIME;
+        let longest = run.settings.rate_slice * (1.0 + share) + seconds;
+        let in_time = kept
+            .iter()
+            .filter(|slice| slice.seconds <= longest && slice.errors.is_empty())
+            .count();
+        Some(Self {
+            offered: rate,
+            achieved: median_of(&|slice| slice.requests as f64 / slice.seconds.max(1e-9)),
+            latency_us: [0.5, 0.9, 0.99, 0.999]
+                .map(|quantile| latency.value_at_quantile(quantile) as f64 / 1e3),
+            cpu: names
+                .iter()
+                .map(|name| ((*name).clone(), cpu(name)))
+                .collect(),
+            memory_mib: names
+                .iter()
+                .map(|name| ((*name).clone(), memory(name)))
+                .filter(|(_, memory)| *memory > 0.0)
+                .collect(),
+            is_sustained: in_time * 2 >= kept.len(),
+            kept: kept.len(),
+            rejected: run.at_rate(variant, rate).count() - kept.len(),
+        })
+    }
+}
+
+impl MeasureRow {
+    fn of(measure: &Measure) -> Self {
+        let values = &measure.values;
+        Self {
+            name: measure.name.clone(),
+            what: measure.what.clone(),
+            unit: measure.unit.clone(),
+            median: median(&mut values.clone()),
+            min: values.iter().copied().reduce(f64::min).unwrap_or_default(),
+            max: values.iter().copied().reduce(f64::max).unwrap_or_default(),
+            count: values.len(),
+        }
+    }
+}
+
+impl StageRow {
+    /// The numbers of a stage. `None` if its histogram cannot be read.
+    pub fn of(stage: &Stage) -> Option<Self> {
+        let time = read_histogram(&stage.time)?;
+        Some(Self {
+            name: stage.name.clone(),
+            mean_us: time.mean() / 1e3,
+            p50_us: time.value_at_quantile(0.5) as f64 / 1e3,
+            p99_us: time.value_at_quantile(0.99) as f64 / 1e3,
+            count: time.len(),
+        })
     }
 }
 
@@ -283,11 +592,31 @@ fn cpu_us(run: &Run, variant: usize) -> f64 {
     median(&mut values)
 }
 
-/// Differences of `variant` to `baseline` in the rounds in which both were kept.
+/// Differences of CPU time of `variant` to `baseline` in the rounds in which both were kept.
 fn effect(run: &Run, baseline: usize, variant: usize) -> Option<Effect> {
+    paired(run, baseline, variant, SliceKind::Cpu, |slice| {
+        Some(slice.cpu_us())
+    })
+}
+
+/// Differences of the 99th percentile of the latency, in microseconds.
+fn p99_effect(run: &Run, baseline: usize, variant: usize) -> Option<Effect> {
+    paired(run, baseline, variant, SliceKind::Latency, |slice| {
+        let latency = read_histogram(&slice.latency.as_ref()?.latency)?;
+        Some(latency.value_at_quantile(0.99) as f64 / 1e3)
+    })
+}
+
+fn paired(
+    run: &Run,
+    baseline: usize,
+    variant: usize,
+    kind: SliceKind,
+    value: impl Fn(&Slice) -> Option<f64>,
+) -> Option<Effect> {
     let by_round = |index| -> BTreeMap<usize, f64> {
-        run.kept(index, SliceKind::Cpu)
-            .map(|slice| (slice.round, slice.cpu_us()))
+        run.kept(index, kind)
+            .filter_map(|slice| Some((slice.round, value(slice)?)))
             .collect()
     };
     let base = by_round(baseline);

@@ -9,16 +9,21 @@
 
 mod chart;
 mod charts;
+mod digest;
 mod judgement;
 pub mod lint;
 mod record;
 mod render;
 mod statistics;
 
-pub use judgement::{Change, Comparison, Group, Judgement, Row, Verdict, compare_runs};
+pub use digest::{Digest, digest};
+pub use judgement::{
+    Change, Comparison, Curve, CurvePoint, Group, Judgement, LatencyChange, MeasureRow, Row,
+    StageRow, Verdict, compare_runs,
+};
 pub use record::{
-    Absent, Environment, Gate, LatencyResult, MIN_ROUNDS, Pair, ReadError, Role, Run, SCHEMA,
-    Settings, Slice, SliceKind, Variant,
+    Absent, Environment, Gate, LatencyResult, MIN_ROUNDS, Measure, Pair, ProcessUse, ReadError,
+    Role, Run, SCHEMA, Settings, Slice, SliceKind, Stage, Variant,
 };
 pub use render::{Rendered, render};
 pub use statistics::{Effect, paired_effect};

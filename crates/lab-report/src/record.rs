@@ -39,6 +39,15 @@ pub struct Run {
     pub pairs: Vec<Pair>,
     /// What the scenario names and this run has not, with the reason.
     pub absent: Vec<Absent>,
+    /// Groups in which each variant has what the one before it has, and one thing more.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub cumulative: Vec<String>,
+    /// Values that were measured beside slices.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub measures: Vec<Measure>,
+    /// Times of the stages of a request.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub stages: Vec<Stage>,
     /// Every slice, in the order in which they ran.
     pub slices: Vec<Slice>,
 }
@@ -77,6 +86,12 @@ pub struct Settings {
     pub latency_slice: f64,
     /// Requests a second of those slices.
     pub latency_rate: f64,
+    /// Seconds of a slice at one of several rates.
+    #[serde(default)]
+    pub rate_slice: f64,
+    /// The several rates, in requests a second, rising.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub rates: Vec<f64>,
     /// Rounds that were begun.
     pub rounds: usize,
     /// Seed of the order and of the bootstrap.
@@ -132,6 +147,32 @@ pub struct Absent {
     pub reason: String,
 }
 
+/// Values of one kind that were measured beside slices, such as memory.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Measure {
+    /// Group.
+    pub group: String,
+    /// Name within the group: of a variant, or of a part of it.
+    pub name: String,
+    /// What was measured, for example `Envoy's memory`.
+    pub what: String,
+    /// Unit of the values, for example `MiB`.
+    pub unit: String,
+    /// Each value, in the order in which they were measured.
+    pub values: Vec<f64>,
+}
+
+/// Stage of a request on its way, as time points of proxies tell it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Stage {
+    /// Group: what the request passed.
+    pub group: String,
+    /// Name, for example `client sidecar: filters, request`.
+    pub name: String,
+    /// Histogram of nanoseconds, HdrHistogram V2 in base64.
+    pub time: String,
+}
+
 /// Kind of a slice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -140,6 +181,8 @@ pub enum SliceKind {
     Cpu,
     /// Open loop at a fixed rate: latency.
     Latency,
+    /// Open loop at one of several rates: how latency, CPU time and memory grow with the rate.
+    Rate,
 }
 
 /// Gate that a slice failed.
@@ -199,8 +242,11 @@ pub struct Slice {
     pub round: usize,
     /// Begin, in seconds since the run's begin.
     pub at: f64,
-    /// Length in seconds.
+    /// Length in seconds, to the last response.
     pub seconds: f64,
+    /// Requests a second that were meant to be sent; 0 at full load.
+    #[serde(default)]
+    pub offered: f64,
     /// Requests that succeeded.
     pub requests: u64,
     /// Requests that failed, by kind.
@@ -221,10 +267,22 @@ pub struct Slice {
     pub steal_ns: u64,
     /// Resident memory of Envoy at the end, in KiB.
     pub memory_kib: u64,
-    /// Latencies, of a latency slice.
+    /// Processes that took part, by name, where there are several.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub processes: BTreeMap<String, ProcessUse>,
+    /// Latencies, of a slice at a rate.
     pub latency: Option<LatencyResult>,
     /// Gates that it failed. Empty: it counts.
     pub failed: Vec<Gate>,
+}
+
+/// Resources that one process used in a slice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProcessUse {
+    /// CPU time in nanoseconds.
+    pub cpu_ns: u64,
+    /// Resident memory at the end, in KiB; 0 of what is a thread of the lab.
+    pub memory_kib: u64,
 }
 
 /// Latencies of a slice.
@@ -320,12 +378,30 @@ impl Run {
         (!sum.is_empty()).then_some(sum)
     }
 
+    /// All kept latencies of a variant at one of several rates together. `None` without any.
+    pub fn latency_at(&self, variant: usize, rate: f64) -> Option<Histogram<u64>> {
+        let mut sum = new_histogram();
+        for slice in self.at_rate(variant, rate).filter(|slice| slice.is_kept()) {
+            let latency = slice.latency.as_ref()?;
+            sum.add(read_histogram(&latency.latency)?).ok()?;
+        }
+        (!sum.is_empty()).then_some(sum)
+    }
+
+    /// Slices of a variant at one of several rates.
+    pub fn at_rate(&self, variant: usize, rate: f64) -> impl Iterator<Item = &Slice> {
+        self.of(variant, SliceKind::Rate)
+            .filter(move |slice| (slice.offered - rate).abs() < 1e-6)
+    }
+
     /// Names of the groups, in order.
     pub fn groups(&self) -> Vec<&str> {
         let mut groups: Vec<&str> = Vec::new();
-        for variant in &self.variants {
-            if !groups.contains(&variant.group.as_str()) {
-                groups.push(&variant.group);
+        let of_variants = self.variants.iter().map(|variant| &variant.group);
+        let of_stages = self.stages.iter().map(|stage| &stage.group);
+        for group in of_variants.chain(of_stages) {
+            if !groups.contains(&group.as_str()) {
+                groups.push(group);
             }
         }
         groups
@@ -333,6 +409,11 @@ impl Run {
 }
 
 impl Slice {
+    /// Whether it counts.
+    pub fn is_kept(&self) -> bool {
+        self.failed.is_empty()
+    }
+
     /// CPU microseconds for each request.
     pub fn cpu_us(&self) -> f64 {
         self.cpu_ns as f64 / 1e3 / self.requests.max(1) as f64

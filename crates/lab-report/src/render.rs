@@ -3,10 +3,12 @@
 use askama::Template;
 use hdrhistogram::Histogram;
 
-use crate::chart::{Drawing, time};
-use crate::charts;
-use crate::judgement::{Change, Comparison, Group, Judgement, Row, Verdict};
-use crate::record::{Gate, Role, Run, Slice};
+use crate::chart::{Drawing, number, time};
+use crate::charts::{self, rates, stages};
+use crate::judgement::{
+    Change, Comparison, CurvePoint, Group, Judgement, MeasureRow, Row, StageRow, Verdict,
+};
+use crate::record::{Gate, Role, Run, SliceKind};
 
 /// Files of a report, by name.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,9 +29,14 @@ struct Page<'run> {
 
 struct Section<'run> {
     group: &'run Group,
-    cpu: String,
+    cpu: Option<String>,
+    waterfall: Option<String>,
     percentiles: Option<String>,
     distribution: Option<String>,
+    rate_latency: Option<String>,
+    rate_cpu: Option<String>,
+    rate_memory: Option<String>,
+    stages: Option<String>,
 }
 
 #[derive(Template)]
@@ -56,11 +63,16 @@ pub fn render(run: &Run) -> Result<Rendered, askama::Error> {
     for group in &judgement.groups {
         sections.push(Section {
             group,
-            cpu: draw(charts::cpu(group))?,
+            cpu: charts::cpu(group).map(&mut draw).transpose()?,
+            waterfall: charts::waterfall(group).map(&mut draw).transpose()?,
             percentiles: charts::percentiles(run, group).map(&mut draw).transpose()?,
             distribution: charts::distribution(run, group)
                 .map(&mut draw)
                 .transpose()?,
+            rate_latency: rates::latency(group).map(&mut draw).transpose()?,
+            rate_cpu: rates::cpu(group).map(&mut draw).transpose()?,
+            rate_memory: rates::memory(group).map(&mut draw).transpose()?,
+            stages: stages::stages(group).map(&mut draw).transpose()?,
         });
     }
     let page = Page {
@@ -83,6 +95,13 @@ pub fn render(run: &Run) -> Result<Rendered, askama::Error> {
         ("results.csv".to_owned(), results(&judgement)),
         ("slices.csv".to_owned(), slices(run)),
     ];
+    if judgement
+        .groups
+        .iter()
+        .any(|group| !group.curves.is_empty())
+    {
+        files.push(("rates.csv".to_owned(), rates_table(&judgement)));
+    }
     for (variant, index) in run.variants.iter().zip(0..) {
         if let Some(latency) = run.latency(index) {
             files.push((
@@ -174,9 +193,37 @@ fn results(judgement: &Judgement) -> String {
     lines.join("\n")
 }
 
+fn rates_table(judgement: &Judgement) -> String {
+    let mut lines = vec![
+        "group,variant,offered_per_second,achieved_per_second,sustained,p50_us,p90_us,p99_us,p999_us,processors,memory_mib,kept,rejected".to_owned(),
+    ];
+    for group in &judgement.groups {
+        for curve in &group.curves {
+            for point in &curve.points {
+                let latency = point.latency_us.map(|value| format!("{value:.3}"));
+                lines.push(format!(
+                    "{},{},{:.1},{:.1},{},{},{:.4},{:.1},{},{}",
+                    field(&group.name),
+                    field(&curve.name),
+                    point.offered,
+                    point.achieved,
+                    point.is_sustained,
+                    latency.join(","),
+                    point.cpu.values().sum::<f64>(),
+                    point.memory_mib.values().sum::<f64>(),
+                    point.kept,
+                    point.rejected
+                ));
+            }
+        }
+    }
+    lines.push(String::new());
+    lines.join("\n")
+}
+
 fn slices(run: &Run) -> String {
     let mut lines = vec![
-        "at_s,round,group,variant,kind,seconds,requests,errors,cpu_us,run_queue_ms,foreign_ms,pressure_ms,steal_ms,generator_share,memory_kib,rejected".to_owned(),
+        "at_s,round,group,variant,kind,offered_per_second,seconds,requests,errors,cpu_us,run_queue_ms,foreign_ms,pressure_ms,steal_ms,generator_share,memory_kib,rejected".to_owned(),
     ];
     for slice in &run.slices {
         let Some(variant) = run.variants.get(slice.variant) else {
@@ -191,9 +238,11 @@ fn slices(run: &Run) -> String {
                 field(&variant.group),
                 field(&variant.name),
                 match slice.kind {
-                    crate::record::SliceKind::Cpu => "cpu".to_owned(),
-                    crate::record::SliceKind::Latency => "latency".to_owned(),
+                    SliceKind::Cpu => "cpu".to_owned(),
+                    SliceKind::Latency => "latency".to_owned(),
+                    SliceKind::Rate => "rate".to_owned(),
                 },
+                number(slice.offered),
                 format!("{:.3}", slice.seconds),
                 slice.requests.to_string(),
                 slice.errors.values().sum::<u64>().to_string(),
@@ -259,18 +308,81 @@ impl Row {
     }
 }
 
+impl Group {
+    /// Whether there were slices at full load, and none was used.
+    fn has_no_kept(&self) -> bool {
+        !self.rows.is_empty() && self.rows.iter().all(|row| row.kept == 0)
+    }
+
+    /// Processes of the curves, in order.
+    fn processes(&self) -> Vec<&str> {
+        let mut names: Vec<&str> = self
+            .curves
+            .iter()
+            .flat_map(|curve| &curve.points)
+            .flat_map(|point| point.cpu.keys())
+            .map(String::as_str)
+            .collect();
+        names.sort_unstable();
+        names.dedup();
+        names
+    }
+
+    /// Sentences that say how far each variant keeps up.
+    fn rate_verdicts(&self) -> Vec<(&str, Option<f64>, bool)> {
+        self.curves
+            .iter()
+            .map(|curve| {
+                let highest = curve.highest_sustained();
+                let is_whole = curve.points.iter().all(|point| point.is_sustained);
+                (curve.name.as_str(), highest, is_whole)
+            })
+            .collect()
+    }
+}
+
+impl CurvePoint {
+    /// Processors' worth of CPU time of a process; 0 if it took no part.
+    fn cpu_of(&self, process: &str) -> f64 {
+        self.cpu.get(process).copied().unwrap_or_default()
+    }
+
+    /// Percentiles as a page shows them.
+    fn latencies(&self) -> [String; 4] {
+        self.latency_us.map(time)
+    }
+}
+
+impl MeasureRow {
+    fn median_text(&self) -> String {
+        self.text(self.median)
+    }
+
+    fn min_text(&self) -> String {
+        self.text(self.min)
+    }
+
+    fn max_text(&self) -> String {
+        self.text(self.max)
+    }
+
+    fn text(&self, value: f64) -> String {
+        format!("{} {}", number(value), self.unit)
+    }
+}
+
+impl StageRow {
+    /// Mean, median and 99th percentile as a page shows them.
+    fn times(&self) -> [String; 3] {
+        [self.mean_us, self.p50_us, self.p99_us].map(time)
+    }
+}
+
 impl Comparison {
     /// The share in words, where there is one.
     fn share_text(&self) -> String {
         self.share
             .map(|share| format!("{share:.2}"))
             .unwrap_or_default()
-    }
-}
-
-impl Slice {
-    /// Whether it counts.
-    pub fn is_kept(&self) -> bool {
-        self.failed.is_empty()
     }
 }

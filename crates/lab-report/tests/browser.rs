@@ -11,6 +11,7 @@
 mod known_run;
 
 use std::io::{BufRead as _, BufReader};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use base64::Engine as _;
@@ -120,9 +121,14 @@ impl Drop for Browser {
 fn report_opens_at_each_width_in_light_and_dark_and_prints() {
     let folder = tempfile::tempdir().unwrap();
     let page = folder.path().join("report.html");
-    let rendered = render(&known_run::run()).unwrap();
-    std::fs::write(&page, &rendered.files[0].1).unwrap();
     let browser = Browser::start();
+    for (run, charts) in [(known_run::run(), 4), (known_run::run_at_rates(), 9)] {
+        std::fs::write(&page, &render(&run).unwrap().files[0].1).unwrap();
+        check(&browser, &page, charts);
+    }
+}
+
+fn check(browser: &Browser, page: &Path, charts: usize) {
     let mut colours = Vec::new();
     for scheme in ["light", "dark"] {
         let feature = json!({ "features": [{ "name": "prefers-color-scheme", "value": scheme }] });
@@ -138,7 +144,7 @@ fn report_opens_at_each_width_in_light_and_dark_and_prints() {
             let about = format!("{scheme}, {width}: {layout}");
             assert!(layout["sideways"].as_i64().unwrap() <= 0, "{about}");
             assert_eq!(layout["outside"], json!([]), "{about}");
-            assert_eq!(layout["charts"], 4, "{about}");
+            assert_eq!(layout["charts"], charts, "{about}");
             assert_eq!(layout["small"], 0, "{about}");
             colours.push((layout["paper"].clone(), layout["ink"].clone()));
         }

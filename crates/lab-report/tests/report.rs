@@ -8,7 +8,7 @@
 
 mod known_run;
 
-use known_run::{ROUNDS, run};
+use known_run::{ROUNDS, run, run_at_rates};
 use outrider_lab_report::{Gate, Judgement, Run, Verdict, compare_runs, render};
 
 #[test]
@@ -124,6 +124,75 @@ fn report_has_all_files_needs_no_network_and_escapes_names() {
     assert_eq!(render(&run).unwrap(), rendered, "two renderings are equal");
     insta::assert_snapshot!("summary", rendered.files[1].1);
     insta::assert_snapshot!("results", rendered.files[2].1);
+}
+
+#[test]
+fn rates_stages_steps_and_measures_are_judged_and_drawn() {
+    let run = run_at_rates();
+    assert_eq!(Run::read(&run.write().unwrap()).unwrap(), run);
+    let judgement = Judgement::of(&run);
+    let group = &judgement.groups[0];
+    let keeps: Vec<Option<f64>> = group
+        .curves
+        .iter()
+        .map(outrider_lab_report::Curve::highest_sustained)
+        .collect();
+    assert_eq!(keeps, [Some(4000.0), Some(4000.0), Some(3000.0)]);
+    assert_eq!(group.first_unsustained(), Some((4000.0, "Outrider Lua")));
+    assert_eq!(group.highest_sustained(), Some(3000.0));
+    let point = &group.curves[2].points[0];
+    assert!((point.latency_us[2] - 401.0).abs() < 1.0, "{point:?}");
+    assert!((point.cpu["server sidecar"] - 0.2).abs() < 1e-9);
+    assert!((point.memory_mib["client sidecar"] - 50.0).abs() < 1e-9);
+    // The twin is not a step of a chain: the first one is from the baseline.
+    assert_eq!(group.steps.len(), 1);
+    assert_eq!(group.steps[0].with, "nothing");
+    assert!((group.measures[0].median - 71.0).abs() < 1e-9);
+    assert_eq!(judgement.groups[1].stages.len(), 2);
+    let rendered = render(&run).unwrap();
+    let file = |name: &str| {
+        let found = rendered.files.iter().find(|(one, _)| one == name);
+        found.unwrap().1.clone()
+    };
+    let page = file("report.html");
+    assert_eq!(page.matches("<svg").count(), 9);
+    for text in [
+        "keeps up to 3000 requests a second.",
+        "keeps up to 4000 requests a second, the highest rate that was tried.",
+        "Envoy&#39;s memory: 71 MiB (median of 3, 70 MiB to 72 MiB)",
+    ] {
+        assert!(page.contains(text), "{text}");
+    }
+    assert!(!page.contains("NaN") && !page.contains("inf"));
+    assert_eq!(file("rates.csv").lines().count(), 1 + 3 * 4);
+    insta::assert_snapshot!("summary_of_rates", file("summary.md"));
+}
+
+#[test]
+fn difference_of_a_percentile_needs_more_than_its_noise() {
+    let mut run = run();
+    for slice in &mut run.slices {
+        if let (3, Some(latency)) = (slice.variant, &mut slice.latency) {
+            let mut slower = outrider_load::new_histogram();
+            for request in 1..=1000_u64 {
+                slower.record(request * 300).unwrap();
+            }
+            latency.latency = outrider_load::histogram_text(&slower);
+        }
+    }
+    let judgement = Judgement::of(&run);
+    let p99 = |name: &str| {
+        let rows = &judgement.groups[0].rows;
+        rows.iter().find(|row| row.name == name).unwrap().p99
+    };
+    let slower = p99("Envoy's Lua filter").unwrap();
+    assert_eq!(slower.verdict, Verdict::More);
+    assert!((slower.effect.median - 99.0).abs() < 1.0, "{slower}");
+    assert_eq!(
+        p99("nothing, again").unwrap().verdict,
+        Verdict::NoDifference
+    );
+    assert_eq!(p99("nothing"), None);
 }
 
 #[test]

@@ -180,6 +180,53 @@ pub async fn run(
     })
 }
 
+/// Runs the benchmark of one family on a runtime of its own, for callers without one.
+///
+/// # Errors
+///
+/// As [`run`].
+pub fn run_here(
+    family: Family,
+    options: &BenchOptions,
+    out: &mut (dyn Write + Send),
+) -> anyhow::Result<Report> {
+    tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()?
+        .block_on(run(family, options, out))
+}
+
+/// Instructions that a mechanism adds to a request in two counts.
+#[derive(Debug, Clone, PartialEq)]
+pub struct InstructionChange {
+    /// Work.
+    pub workload: String,
+    /// Mechanism.
+    pub mechanism: Mechanism,
+    /// Instructions added in the earlier count.
+    pub before: f64,
+    /// Instructions added in the later one.
+    pub after: f64,
+}
+
+/// Compares two counts: what both of them have, in the order of the later one.
+pub fn changes(before: &Report, after: &Report) -> Vec<InstructionChange> {
+    after
+        .instructions
+        .counted
+        .iter()
+        .filter_map(|counted| {
+            let mechanism = counted.mechanism?;
+            Some(InstructionChange {
+                workload: counted.workload.clone(),
+                mechanism,
+                before: before.instructions.added(&counted.workload, mechanism)?,
+                after: after.instructions.added(&counted.workload, mechanism)?,
+            })
+        })
+        .collect()
+}
+
 /// Keeps a report, for example `lua.json`, and its page `lua.md`.
 pub fn keep(report: &Report, folder: &Path) -> anyhow::Result<()> {
     fs::create_dir_all(folder)?;

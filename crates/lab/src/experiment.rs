@@ -1,5 +1,4 @@
-//! An experiment: one Envoy with a listener for each variant, loaded in short slices, in an order that changes from
-//! round to round.
+//! An experiment: variants that are loaded in short slices, in an order that changes from round to round.
 //!
 //! Differences within a round are what counts: the machine's speed drifts, but little within some seconds. Every slice
 //! comes with evidence of what else the machine did (`gates`), and one that fails is kept and not used.
@@ -11,40 +10,20 @@ pub(crate) mod counters;
 mod gates;
 mod machine;
 mod placement;
+pub(crate) mod rig;
 
-use std::fs;
-use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use anyhow::Context as _;
-use outrider_envoy_process::{Envoy, Level, Options, Search};
-use outrider_lab_report::{LatencyResult, Run, SCHEMA, Settings, Slice, SliceKind, Variant};
-use outrider_load::{
-    Load, Outcome, Pacing, RequestTemplate, Schedule, Session, SessionOptions, Target,
-    histogram_text,
-};
-use serde_json::Value;
-use sha2::{Digest as _, Sha256};
+use outrider_envoy_process::Search;
+use outrider_lab_report::{Absent, Measure, Pair, Run, SCHEMA, Settings, Slice, SliceKind, Stage};
+use outrider_load::{Pacing, Schedule};
 
-use crate::bench::bootstrap::{Answers, Listener, bootstrap};
 use crate::bench::filters::Sources;
-use crate::bench::settle::settle;
-use crate::bench::workload::{BODY_BYTES, Shape, VALUE};
-use crate::body_echo::BodyEcho;
-use crate::echo::hexadecimal;
-use crate::ext_proc::ExtProc;
-use crate::free_address::own_addresses;
-use crate::scenario::Scenario;
-use crate::scenario::mechanisms::{Plan, Planned, ext_proc_cluster};
+use crate::scenario::{LatencySettings, Scenario};
 
-use counters::{ProcessCounters, SystemCounters, resident_memory, workers};
 use placement::Placement;
-
-/// Many Wasm modules are compiled at the start.
-const READY: Duration = Duration::from_mins(5);
-/// Requests that each variant gets before anything is measured, so that code is compiled and caches are warm.
-const WARM_UP: Duration = Duration::from_millis(400);
+use rig::{Rig, Step};
 
 /// What an experiment is run with.
 #[derive(Debug, Clone)]
@@ -55,6 +34,8 @@ pub struct ExperimentOptions {
     pub modules: PathBuf,
     /// The folder of the Wasm guests.
     pub guests: PathBuf,
+    /// The folder of the plugins that ship.
+    pub plugins: PathBuf,
     /// The Envoy that the user named.
     pub envoy: Option<PathBuf>,
     /// Minutes of measuring, in place of the scenario's.
@@ -78,6 +59,110 @@ pub struct ExperimentProgress {
     pub left: Duration,
 }
 
+/// What a scenario is prepared with.
+#[derive(Debug)]
+pub(crate) struct Workshop {
+    /// The `outrider` command.
+    pub(crate) outrider: PathBuf,
+    /// Envoy's binary.
+    pub(crate) envoy: PathBuf,
+    /// The folder of the modules.
+    pub(crate) modules: PathBuf,
+    /// What filters are made of.
+    pub(crate) sources: Sources,
+    /// The folder of the plugins that ship.
+    pub(crate) plugins: PathBuf,
+}
+
+impl Workshop {
+    /// Arguments of `outrider up` that name the same Envoy and module.
+    pub(crate) fn arguments(&self) -> Vec<String> {
+        let module = self.modules.join("liboutrider.so");
+        vec![
+            "--envoy".to_owned(),
+            self.envoy.display().to_string(),
+            "--module".to_owned(),
+            module.display().to_string(),
+        ]
+    }
+
+    fn new(options: &ExperimentOptions) -> anyhow::Result<Self> {
+        let modules = std::path::absolute(&options.modules)?;
+        let outrider = std::path::absolute(&options.outrider)?;
+        Ok(Self {
+            envoy: Search::from_environment(options.envoy.clone())
+                .find()?
+                .binary,
+            sources: Sources {
+                outrider: outrider.clone(),
+                guests: options.guests.clone(),
+                coraza: PathBuf::new(),
+                compiled: modules.join("bench-compiled"),
+            },
+            outrider,
+            modules,
+            plugins: std::path::absolute(&options.plugins)?,
+        })
+    }
+}
+
+/// A scenario that is ready to be measured.
+#[derive(Debug)]
+pub(crate) struct Prepared {
+    pub(crate) rig: Rig,
+    pub(crate) pace: Pace,
+    pub(crate) pairs: Vec<Pair>,
+    pub(crate) absent: Vec<Absent>,
+    pub(crate) cumulative: Vec<String>,
+    pub(crate) measures: Vec<Measure>,
+    pub(crate) stages: Vec<Stage>,
+}
+
+/// Slices of a round.
+#[derive(Debug, Clone)]
+pub(crate) struct Pace {
+    /// At full load.
+    pub(crate) cpu_slice: Duration,
+    /// At one rate; none where it says so.
+    pub(crate) latency: LatencySettings,
+    /// At several rates.
+    pub(crate) rates: Vec<f64>,
+    pub(crate) rate_slice: Duration,
+}
+
+impl Pace {
+    /// The steps of a round.
+    fn steps(&self, round: usize, seed: u64) -> Vec<Step> {
+        let LatencySettings {
+            rate,
+            slice_ms,
+            every,
+        } = self.latency;
+        let mut steps = vec![Step {
+            kind: SliceKind::Cpu,
+            pacing: Pacing::closed(self.cpu_slice),
+            offered: 0.0,
+        }];
+        if every > 0 && round % every == every - 1 {
+            steps.push(Step {
+                kind: SliceKind::Latency,
+                pacing: Pacing::Open(Schedule::uniform(rate, Duration::from_millis(slice_ms))),
+                offered: rate,
+            });
+        }
+        for index in order(self.rates.len(), round, seed) {
+            if let Some(rate) = self.rates.get(index).copied() {
+                steps.push(Step {
+                    kind: SliceKind::Rate,
+                    pacing: Pacing::Open(Schedule::uniform(rate, self.rate_slice)),
+                    offered: rate,
+                });
+            }
+        }
+        steps
+    }
+}
+
 /// Runs a scenario. `report` is called after each round, and `say` with what is being prepared.
 ///
 /// # Errors
@@ -92,46 +177,51 @@ pub fn run(
     placement::raise_file_limit();
     let begin = Instant::now();
     let started = machine::now();
-    let envoy = Search::from_environment(options.envoy.clone())
-        .find()?
-        .binary;
-    let modules = std::path::absolute(&options.modules)?;
-    let sources = Sources {
-        outrider: std::path::absolute(&options.outrider)?,
-        guests: options.guests.clone(),
-        coraza: PathBuf::new(),
-        compiled: modules.join("bench-compiled"),
+    let workshop = Workshop::new(options)?;
+    let placement = Placement::choose();
+    let rig = Rig {
+        placement,
+        ..Rig::default()
     };
-    say("rendering the variants");
-    let plan = Plan::of(scenario, &sources)?;
-    say("starting Envoy");
-    let mut experiment = Experiment::start(scenario, &plan, &envoy, &modules)?;
-    let environment = machine::environment(&envoy, &modules, experiment.placement.is_some())?;
+    let environment =
+        machine::environment(&workshop.envoy, &workshop.modules, placement.is_some())?;
+    let prepared = scenario.prepare(&workshop, rig, say)?;
+    let Prepared {
+        mut rig,
+        pace,
+        pairs,
+        absent,
+        cumulative,
+        measures,
+        stages,
+    } = prepared;
+    rig.place_generator()?;
     say("warming every variant up");
-    experiment.warm_up()?;
+    rig.warm_up()?;
     let minutes = options.minutes.unwrap_or(scenario.minutes);
     let until = Instant::now() + Duration::from_secs_f64(minutes * 60.0);
     let mut slices = Vec::new();
     let mut rounds = 0;
     let mut longest = Duration::ZERO;
     // A round that would not end in time is not begun; one is run in any case.
-    while rounds == 0 || Instant::now() + longest < until {
+    while !rig.subjects.is_empty() && (rounds == 0 || Instant::now() + longest < until) {
         let round_begin = Instant::now();
-        experiment.round(rounds, options.seed, begin, &mut slices)?;
+        for step in pace.steps(rounds, options.seed) {
+            for variant in order(rig.subjects.len(), rounds, options.seed) {
+                slices.push(rig.slice(variant, &step, rounds, begin)?);
+            }
+        }
         rounds += 1;
         longest = longest.max(round_begin.elapsed());
-        report(&ExperimentProgress {
-            rounds,
-            slices: slices.len(),
-            rejected: slices
-                .iter()
-                .filter(|slice| !slice.failed.is_empty())
-                .count(),
-            left: until.saturating_duration_since(Instant::now()),
-        });
+        report(&progress(rounds, &slices, until));
     }
-    experiment.stop();
     gates::apply_pressure(&mut slices);
+    let variants = rig
+        .subjects
+        .iter()
+        .map(|subject| subject.variant.clone())
+        .collect();
+    rig.stop();
     Ok(Run {
         schema: SCHEMA,
         scenario: options.command.last().cloned().unwrap_or_default(),
@@ -143,280 +233,34 @@ pub fn run(
         environment,
         settings: Settings {
             connections: scenario.connections,
-            cpu_slice: scenario.cpu_slice_ms as f64 / 1e3,
-            latency_slice: scenario.latency.slice_ms as f64 / 1e3,
-            latency_rate: scenario.latency.rate,
+            cpu_slice: pace.cpu_slice.as_secs_f64(),
+            latency_slice: pace.latency.slice_ms as f64 / 1e3,
+            latency_rate: if pace.latency.every > 0 {
+                pace.latency.rate
+            } else {
+                0.0
+            },
+            rate_slice: pace.rate_slice.as_secs_f64(),
+            rates: pace.rates,
             rounds,
             seed: options.seed,
         },
-        variants: plan.variants.iter().map(describe).collect(),
-        pairs: plan.pairs,
-        absent: plan.absent,
+        variants,
+        pairs,
+        absent,
+        cumulative,
+        measures,
+        stages,
         slices,
     })
 }
 
-fn describe(planned: &Planned) -> Variant {
-    let configuration = Value::Array(planned.filters.clone()).to_string();
-    Variant {
-        group: planned.group.clone(),
-        about: planned.about.clone(),
-        name: planned.name.clone(),
-        role: planned.role,
-        configuration: hexadecimal(Sha256::new_with_prefix(configuration)),
-        note: planned.note.clone(),
-    }
-}
-
-/// One Envoy with all variants, and connections to each.
-struct Experiment<'plan> {
-    scenario: &'plan Scenario,
-    plan: &'plan Plan,
-    envoy: Envoy,
-    workers: Vec<i32>,
-    ext_proc: ExtProc,
-    _upstream: BodyEcho,
-    sessions: Vec<Session>,
-    placement: Option<Placement>,
-    _folder: tempfile::TempDir,
-}
-
-impl<'plan> Experiment<'plan> {
-    fn start(
-        scenario: &'plan Scenario,
-        plan: &'plan Plan,
-        envoy: &Path,
-        modules: &Path,
-    ) -> anyhow::Result<Self> {
-        let folder = tempfile::Builder::new().prefix("outrider-lab-").tempdir()?;
-        let upstream = BodyEcho::start(SocketAddr::from(([127, 0, 0, 1], 0)), 1)?;
-        let ext_proc = ExtProc::start(&folder.path().join("ext-proc.sock"))?;
-        let addresses = own_addresses(plan.variants.len())?;
-        let listeners = plan
-            .variants
-            .iter()
-            .zip(&addresses)
-            .map(|(variant, address)| {
-                Listener::new(
-                    *address,
-                    Answers::from(variant.shape),
-                    variant.filters.clone(),
-                )
-            })
-            .collect();
-        let mut document = bootstrap(listeners, Some(upstream.address()), true);
-        document
-            .pointer_mut("/static_resources/clusters")
-            .and_then(Value::as_array_mut)
-            .context("the bootstrap has no clusters")?
-            .push(ext_proc_cluster(ext_proc.socket()));
-        let file = folder.path().join("bootstrap.json");
-        fs::write(&file, document.to_string())?;
-        let mut options = Options::new(envoy, file);
-        options.concurrency = Some(1);
-        options.module_folder = Some(modules.to_owned());
-        options.log_level = Level::Error;
-        let mut envoy = Envoy::start(options)?;
-        envoy.wait_ready(READY)?;
-        settle(envoy.process_id())?;
-        let placement = Placement::choose();
-        if let Some(placement) = placement {
-            placement.place_target(envoy.process_id())?;
-            placement.place_generator(None)?;
-            for thread in upstream.thread_ids() {
-                placement.place_generator(Some(thread))?;
-            }
-            placement.place_generator(Some(ext_proc.thread_id()))?;
-        }
-        let sessions = addresses
-            .iter()
-            .map(|address| {
-                let target = Target::parse(&format!("http://{address}/"))?;
-                let options = SessionOptions {
-                    connections: scenario.connections,
-                    ..SessionOptions::default()
-                };
-                Ok(Session::open(&target, &options)?)
-            })
-            .collect::<anyhow::Result<_>>()?;
-        Ok(Self {
-            scenario,
-            plan,
-            workers: workers(envoy.process_id())?,
-            envoy,
-            ext_proc,
-            _upstream: upstream,
-            sessions,
-            placement,
-            _folder: folder,
-        })
-    }
-
-    fn stop(mut self) {
-        self.sessions.clear();
-        self.envoy.stop(Duration::from_secs(5));
-    }
-
-    /// Loads each variant once, and makes sure that it answers.
-    fn warm_up(&mut self) -> anyhow::Result<()> {
-        for (variant, session) in self.plan.variants.iter().zip(&mut self.sessions) {
-            let load = Load {
-                pacing: Pacing::closed(WARM_UP),
-                requests: vec![request(variant.shape)],
-            };
-            let total = session.run(&load)?.total();
-            if total.failed() > 0 || total.succeeded == 0 {
-                let said: Vec<String> = self
-                    .envoy
-                    .last_lines()
-                    .iter()
-                    .map(ToString::to_string)
-                    .collect();
-                anyhow::bail!(
-                    "{}, {}: {} of {} requests failed ({:?}), so it cannot be measured\n{}",
-                    variant.group,
-                    variant.name,
-                    total.failed(),
-                    total.sent,
-                    total.errors,
-                    said.join("\n")
-                );
-            }
-        }
-        Ok(())
-    }
-
-    fn round(
-        &mut self,
-        round: usize,
-        seed: u64,
-        begin: Instant,
-        slices: &mut Vec<Slice>,
-    ) -> anyhow::Result<()> {
-        let latency = self.scenario.latency;
-        let mut kinds = vec![SliceKind::Cpu];
-        if latency.every > 0 && round % latency.every == latency.every - 1 {
-            kinds.push(SliceKind::Latency);
-        }
-        for kind in kinds {
-            for variant in order(self.plan.variants.len(), round, seed) {
-                slices.push(self.slice(variant, kind, round, begin)?);
-            }
-        }
-        Ok(())
-    }
-
-    fn slice(
-        &mut self,
-        variant: usize,
-        kind: SliceKind,
-        round: usize,
-        begin: Instant,
-    ) -> anyhow::Result<Slice> {
-        let planned = self.plan.variants.get(variant).context("no such variant")?;
-        let session = self.sessions.get_mut(variant).context("no such variant")?;
-        let pacing = match kind {
-            SliceKind::Cpu => Pacing::closed(Duration::from_millis(self.scenario.cpu_slice_ms)),
-            SliceKind::Latency => Pacing::Open(Schedule::uniform(
-                self.scenario.latency.rate,
-                Duration::from_millis(self.scenario.latency.slice_ms),
-            )),
-        };
-        let load = Load {
-            pacing,
-            requests: vec![request(planned.shape)],
-        };
-        let at = begin.elapsed().as_secs_f64();
-        let before = Sample::take(&self.envoy, &self.workers, &self.ext_proc)?;
-        let outcome = session.run(&load)?;
-        let used = Sample::take(&self.envoy, &self.workers, &self.ext_proc)?.since(&before);
-        let mut slice = used.slice(variant, kind, round, &outcome, planned.uses_ext_proc);
-        slice.at = (at * 1e3).round() / 1e3;
-        slice.memory_kib = resident_memory(self.envoy.process_id())?;
-        slice.failed = gates::failed(&slice);
-        Ok(slice)
-    }
-}
-
-/// Counters of everything that takes part, at one time or between two.
-#[derive(Debug, Clone, Copy)]
-struct Sample {
-    envoy: ProcessCounters,
-    /// Nanoseconds for which Envoy's workers waited for a processor.
-    waited: u64,
-    ext_proc: ProcessCounters,
-    lab: ProcessCounters,
-    system: SystemCounters,
-}
-
-impl Sample {
-    fn take(envoy: &Envoy, workers: &[i32], ext_proc: &ExtProc) -> anyhow::Result<Self> {
-        let mut waited = 0;
-        for worker in workers {
-            waited += ProcessCounters::of_thread(envoy.process_id(), *worker)?.run_queue;
-        }
-        Ok(Self {
-            envoy: ProcessCounters::read(envoy.process_id())?,
-            waited,
-            ext_proc: ProcessCounters::of_thread(std::process::id(), ext_proc.thread_id())?,
-            lab: ProcessCounters::read(std::process::id())?,
-            system: SystemCounters::read()?,
-        })
-    }
-
-    fn since(self, before: &Self) -> Self {
-        Self {
-            envoy: self.envoy.since(before.envoy),
-            waited: self.waited.saturating_sub(before.waited),
-            ext_proc: self.ext_proc.since(before.ext_proc),
-            lab: self.lab.since(before.lab),
-            system: self.system.since(before.system),
-        }
-    }
-
-    fn slice(
-        &self,
-        variant: usize,
-        kind: SliceKind,
-        round: usize,
-        outcome: &Outcome,
-        uses_ext_proc: bool,
-    ) -> Slice {
-        let total = outcome.total();
-        let mut cpu = self.envoy.cpu;
-        if uses_ext_proc {
-            cpu += self.ext_proc.cpu;
-        }
-        Slice {
-            variant,
-            kind,
-            round,
-            at: 0.0,
-            seconds: outcome.elapsed as f64 / 1e9,
-            requests: total.succeeded,
-            errors: total
-                .errors
-                .iter()
-                .map(|(kind, count)| (kind.describe().to_owned(), *count))
-                .collect(),
-            cpu_ns: cpu,
-            run_queue_ns: self.waited,
-            generator_ns: outcome.generator_cpu,
-            generator_share: outcome.busiest_thread as f64 / outcome.elapsed.max(1) as f64,
-            foreign_ns: self
-                .system
-                .busy
-                .saturating_sub(self.envoy.cpu + self.lab.cpu),
-            pressure_ns: self.system.pressure,
-            steal_ns: self.system.steal,
-            memory_kib: 0,
-            latency: (kind == SliceKind::Latency).then(|| LatencyResult {
-                latency: histogram_text(&total.latency),
-                service: histogram_text(&total.service),
-                schedule_error_p99_ns: total.schedule_error.value_at_quantile(0.99),
-            }),
-            failed: Vec::new(),
-        }
+fn progress(rounds: usize, slices: &[Slice], until: Instant) -> ExperimentProgress {
+    ExperimentProgress {
+        rounds,
+        slices: slices.len(),
+        rejected: slices.iter().filter(|slice| !slice.is_kept()).count(),
+        left: until.saturating_duration_since(Instant::now()),
     }
 }
 
@@ -429,21 +273,6 @@ fn order(count: usize, round: usize, seed: u64) -> Vec<usize> {
         order.reverse();
     }
     order
-}
-
-fn request(shape: Shape) -> RequestTemplate {
-    let get = RequestTemplate::get("/").header("host", "lab.test");
-    match shape {
-        Shape::Plain | Shape::Browser | Shape::Traced => get,
-        Shape::TenHeaders => (1..=10).fold(get, |request, number| {
-            request.header(&format!("x-h-{number}"), VALUE)
-        }),
-        Shape::Body => RequestTemplate {
-            method: "POST".to_owned(),
-            body: vec![b'b'; BODY_BYTES].into(),
-            ..get
-        },
-    }
 }
 
 #[cfg(test)]

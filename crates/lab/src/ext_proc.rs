@@ -1,150 +1,157 @@
 //! An external processor for Envoy's `ext_proc` filter: gRPC over a Unix socket, on a thread of its own.
 //!
-//! It is the modern form of an external plugin process. Every message of Envoy is answered with "continue", so what is
-//! measured is the way to another process and back. Messages: `envoy/service/ext_proc/v3/external_processor.proto`.
+//! It is the modern form of an external plugin process. It does the work that a stream's [`WORK_HEADER`] names; without one
+//! every message of Envoy is answered with "continue", so what is measured is the way to another process and back. Messages: `envoy/service/ext_proc/v3/external_processor.proto`.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use anyhow::Context as _;
-use bytes::{Buf as _, BufMut as _, Bytes, BytesMut};
+use bytes::{Buf as _, Bytes, BytesMut};
 use h2::server;
 use prost::Message as _;
-use tokio::net::{UnixListener, UnixStream};
-use tokio::runtime::Builder;
-use tokio::sync::oneshot;
+
+use crate::grpc_server::{GrpcServer, begin, finish, framed};
 
 /// Longest message that is taken, in bytes.
 const LONGEST: usize = 4 * 1024 * 1024;
 
+/// Request header of the gRPC stream that names the work; without it every part is answered with "continue".
+pub(crate) const WORK_HEADER: &str = "x-work";
+
+/// Text of the body rewrite, its replacement, and the token that may pass.
+const SECRET: &[u8] = b"secret";
+const HIDDEN: &[u8] = b"******";
+
 /// `envoy.service.ext_proc.v3.ProcessingRequest`: which part of a request or response it is about.
-#[derive(Clone, PartialEq, Eq, prost::Message)]
+#[derive(Clone, PartialEq, prost::Message)]
 struct ProcessingRequest {
-    #[prost(bytes = "bytes", optional, tag = "2")]
-    request_headers: Option<Bytes>,
+    #[prost(message, optional, tag = "2")]
+    request_headers: Option<HttpHeaders>,
     #[prost(bytes = "bytes", optional, tag = "3")]
     response_headers: Option<Bytes>,
-    #[prost(bytes = "bytes", optional, tag = "4")]
-    request_body: Option<Bytes>,
+    #[prost(message, optional, tag = "4")]
+    request_body: Option<HttpBody>,
     #[prost(bytes = "bytes", optional, tag = "5")]
     response_body: Option<Bytes>,
 }
 
-/// `envoy.service.ext_proc.v3.ProcessingResponse`: an empty answer for that part, which means "continue".
+#[derive(Clone, PartialEq, prost::Message)]
+struct HttpHeaders {
+    #[prost(message, optional, tag = "1")]
+    headers: Option<HeaderMap>,
+}
+
+/// `envoy.config.core.v3.HeaderMap`.
+#[derive(Clone, PartialEq, prost::Message)]
+struct HeaderMap {
+    #[prost(message, repeated, tag = "1")]
+    headers: Vec<HeaderValue>,
+}
+
+/// `envoy.config.core.v3.HeaderValue`.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
+struct HeaderValue {
+    #[prost(string, tag = "1")]
+    key: String,
+    #[prost(string, tag = "2")]
+    value: String,
+    #[prost(bytes = "bytes", tag = "3")]
+    raw_value: Bytes,
+}
+
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+struct HttpBody {
+    #[prost(bytes = "bytes", tag = "1")]
+    body: Bytes,
+}
+
+/// `envoy.service.ext_proc.v3.ProcessingResponse`: the answer for that part. An empty one means "continue".
+#[derive(Clone, PartialEq, prost::Message)]
 struct ProcessingResponse {
     #[prost(bytes = "bytes", optional, tag = "1")]
     request_headers: Option<Bytes>,
     #[prost(bytes = "bytes", optional, tag = "2")]
     response_headers: Option<Bytes>,
-    #[prost(bytes = "bytes", optional, tag = "3")]
-    request_body: Option<Bytes>,
+    #[prost(message, optional, tag = "3")]
+    request_body: Option<BodyResponse>,
     #[prost(bytes = "bytes", optional, tag = "4")]
     response_body: Option<Bytes>,
+    #[prost(message, optional, tag = "7")]
+    immediate_response: Option<ImmediateResponse>,
 }
 
-/// A running external processor. Dropping it ends it.
-#[derive(Debug)]
-pub struct ExtProc {
-    socket: PathBuf,
-    thread: i32,
-    stop: Option<oneshot::Sender<()>>,
-    handle: Option<std::thread::JoinHandle<()>>,
+#[derive(Clone, PartialEq, prost::Message)]
+struct BodyResponse {
+    #[prost(message, optional, tag = "1")]
+    response: Option<CommonResponse>,
 }
 
-impl ExtProc {
-    /// Listens on a Unix socket at this path; it accepts connections when this returns.
-    ///
-    /// # Errors
-    ///
-    /// The socket cannot be made.
-    pub fn start(socket: &Path) -> anyhow::Result<Self> {
-        let listener = std::os::unix::net::UnixListener::bind(socket)
-            .with_context(|| format!("cannot listen on {}", socket.display()))?;
-        listener.set_nonblocking(true)?;
-        let runtime = Builder::new_current_thread().enable_io().build()?;
-        let (stop, stopped) = oneshot::channel();
-        let (started, start) = std::sync::mpsc::channel();
-        let handle = std::thread::Builder::new()
-            .name("ext-proc".to_owned())
-            .spawn(move || {
-                let _ = started.send(rustix::thread::gettid().as_raw_nonzero().get());
-                runtime.block_on(async {
-                    tokio::select! {
-                        () = accept(listener) => {}
-                        _ = stopped => {}
-                    }
-                });
-            })?;
-        Ok(Self {
-            socket: socket.to_owned(),
-            thread: start.recv()?,
-            stop: Some(stop),
-            handle: Some(handle),
-        })
-    }
+#[derive(Clone, PartialEq, prost::Message)]
+struct CommonResponse {
+    #[prost(message, optional, tag = "3")]
+    body_mutation: Option<HttpBody>,
+}
 
-    /// Path of its socket.
-    pub fn socket(&self) -> &Path {
-        &self.socket
-    }
+#[derive(Clone, PartialEq, prost::Message)]
+struct ImmediateResponse {
+    #[prost(message, optional, tag = "1")]
+    status: Option<HttpStatus>,
+    #[prost(bytes = "bytes", tag = "3")]
+    body: Bytes,
+}
 
-    /// Id of its thread in this process.
-    pub fn thread_id(&self) -> i32 {
-        self.thread
+/// `envoy.type.v3.HttpStatus`.
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+struct HttpStatus {
+    #[prost(int32, tag = "1")]
+    code: i32,
+}
+
+/// Work of the processor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Work {
+    Nothing,
+    BasicAuth,
+    FaultInjection,
+    BodyRewrite,
+}
+
+impl Work {
+    fn of(headers: &http::HeaderMap) -> Self {
+        match headers.get(WORK_HEADER).map(http::HeaderValue::as_bytes) {
+            Some(b"basic-auth") => Self::BasicAuth,
+            Some(b"fault-injection") => Self::FaultInjection,
+            Some(b"body-rewrite") => Self::BodyRewrite,
+            _ => Self::Nothing,
+        }
     }
 }
 
-impl Drop for ExtProc {
-    fn drop(&mut self) {
-        self.stop.take().map(|stop| stop.send(()));
-        let _ = self.handle.take().map(std::thread::JoinHandle::join);
-        let _ = std::fs::remove_file(&self.socket);
-    }
-}
-
-async fn accept(listener: std::os::unix::net::UnixListener) {
-    let Ok(listener) = UnixListener::from_std(listener) else {
-        return;
-    };
-    while let Ok((stream, _)) = listener.accept().await {
-        tokio::spawn(connection(stream));
-    }
-}
-
-async fn connection(stream: UnixStream) {
-    let Ok(mut connection) = server::Builder::new()
-        .max_concurrent_streams(1024)
-        .handshake(stream)
-        .await
-    else {
-        return;
-    };
-    while let Some(Ok((request, respond))) = connection.accept().await {
+/// Starts an external processor on a Unix socket; it accepts connections when this returns.
+///
+/// # Errors
+///
+/// The socket cannot be made.
+pub(crate) fn start_ext_proc(socket: &Path) -> anyhow::Result<GrpcServer> {
+    GrpcServer::start("ext-proc", socket, |request, respond| async move {
+        let work = Work::of(request.headers());
         // A stream that breaks off is Envoy's to report.
-        tokio::spawn(async move {
-            let _ = process(request.into_body(), respond).await;
-        });
-    }
+        let _ = process(work, request.into_body(), respond).await;
+    })
 }
 
 async fn process(
+    work: Work,
     mut body: h2::RecvStream,
     mut respond: server::SendResponse<Bytes>,
 ) -> Result<(), h2::Error> {
-    let head = http::Response::builder()
-        .header("content-type", "application/grpc")
-        .body(());
-    let Ok(head) = head else {
-        return Ok(());
-    };
-    let mut stream = respond.send_response(head, false)?;
+    let mut stream = begin(&mut respond)?;
     let mut received = BytesMut::new();
     while let Some(data) = body.data().await {
         let data = data?;
         body.flow_control().release_capacity(data.len())?;
         received.extend_from_slice(&data);
         while let Some(message) = take_message(&mut received) {
-            match answer(message) {
+            match answer(work, message) {
                 Some(answer) => stream.send_data(answer, false)?,
                 None => return finish(&mut stream, "3"),
             }
@@ -154,12 +161,6 @@ async fn process(
         }
     }
     finish(&mut stream, "0")
-}
-
-fn finish(stream: &mut h2::SendStream<Bytes>, status: &'static str) -> Result<(), h2::Error> {
-    let mut trailers = http::HeaderMap::new();
-    trailers.insert("grpc-status", http::HeaderValue::from_static(status));
-    stream.send_trailers(trailers)
 }
 
 /// Takes a whole message of gRPC off the front: a flag, four bytes of length, the message.
@@ -174,21 +175,67 @@ fn take_message(received: &mut BytesMut) -> Option<Bytes> {
 }
 
 /// The answer to a message, framed; `None` if it is none of Envoy's.
-fn answer(message: Bytes) -> Option<Bytes> {
+fn answer(work: Work, message: Bytes) -> Option<Bytes> {
     let request = ProcessingRequest::decode(message).ok()?;
     let empty = |part: Option<Bytes>| part.map(|_| Bytes::new());
-    let response = ProcessingResponse {
-        request_headers: empty(request.request_headers),
+    let mut response = ProcessingResponse {
+        request_headers: request.request_headers.as_ref().map(|_| Bytes::new()),
         response_headers: empty(request.response_headers),
-        request_body: empty(request.request_body),
+        request_body: request
+            .request_body
+            .as_ref()
+            .map(|_| BodyResponse::default()),
         response_body: empty(request.response_body),
+        immediate_response: None,
     };
-    let length = response.encoded_len();
-    let mut framed = BytesMut::with_capacity(length + 5);
-    framed.put_u8(0);
-    framed.put_u32(u32::try_from(length).ok()?);
-    response.encode(&mut framed).ok()?;
-    Some(framed.freeze())
+    match (work, request.request_headers, request.request_body) {
+        (Work::BasicAuth, Some(headers), _) if !may_pass(&headers) => {
+            response = refusal(Bytes::from_static(b"forbidden"));
+        }
+        (Work::FaultInjection, Some(_), _) => {
+            response = refusal(Bytes::from_static(b"fault"));
+        }
+        (Work::BodyRewrite, _, Some(body)) => {
+            response.request_body = Some(BodyResponse {
+                response: rewritten(&body.body).map(|body| CommonResponse {
+                    body_mutation: Some(HttpBody { body }),
+                }),
+            });
+        }
+        _ => {}
+    }
+    framed(&response)
+}
+
+fn may_pass(headers: &HttpHeaders) -> bool {
+    headers
+        .headers
+        .iter()
+        .flat_map(|map| &map.headers)
+        .any(|header| {
+            header.key == "x-token"
+                && (header.raw_value == SECRET || header.value.as_bytes() == SECRET)
+        })
+}
+
+fn refusal(body: Bytes) -> ProcessingResponse {
+    ProcessingResponse {
+        immediate_response: Some(ImmediateResponse {
+            status: Some(HttpStatus { code: 403 }),
+            body,
+        }),
+        ..ProcessingResponse::default()
+    }
+}
+
+/// The body with the word replaced. `None` where it does not have it.
+fn rewritten(body: &Bytes) -> Option<Bytes> {
+    let place = body.windows(SECRET.len()).position(|part| part == SECRET)?;
+    let mut changed = BytesMut::from(body.as_ref());
+    changed
+        .get_mut(place..place + SECRET.len())?
+        .copy_from_slice(HIDDEN);
+    Some(changed.freeze())
 }
 
 #[cfg(test)]
@@ -196,15 +243,62 @@ mod tests {
     use super::*;
 
     #[test]
+    fn work_refuses_and_rewrites() {
+        let message = |request: ProcessingRequest| Bytes::from(request.encode_to_vec());
+        let decoded = |work, request| {
+            let framed = answer(work, message(request)).unwrap();
+            ProcessingResponse::decode(framed.slice(5..)).unwrap()
+        };
+        let headers = |value: &'static [u8]| ProcessingRequest {
+            request_headers: Some(HttpHeaders {
+                headers: Some(HeaderMap {
+                    headers: vec![HeaderValue {
+                        key: "x-token".to_owned(),
+                        value: String::new(),
+                        raw_value: Bytes::from_static(value),
+                    }],
+                }),
+            }),
+            ..ProcessingRequest::default()
+        };
+        let right = decoded(Work::BasicAuth, headers(b"secret"));
+        assert!(right.immediate_response.is_none() && right.request_headers.is_some());
+        for (work, request) in [
+            (Work::BasicAuth, headers(b"guess")),
+            (Work::FaultInjection, headers(b"secret")),
+        ] {
+            let refused = decoded(work, request).immediate_response.unwrap();
+            assert_eq!(refused.status.unwrap().code, 403, "{work:?}");
+        }
+        let body = ProcessingRequest {
+            request_body: Some(HttpBody {
+                body: Bytes::from_static(b"a secret b"),
+            }),
+            ..ProcessingRequest::default()
+        };
+        let changed = decoded(Work::BodyRewrite, body).request_body.unwrap();
+        let changed = changed.response.unwrap().body_mutation.unwrap();
+        assert_eq!(changed.body.as_ref(), b"a ****** b");
+        assert_eq!(rewritten(&Bytes::from_static(b"nothing")), None);
+    }
+
+    #[test]
     fn each_part_gets_its_answer() {
         // request_headers, empty: field 2, length 0. The answer is field 1, empty.
         assert_eq!(
-            answer(Bytes::from_static(&[0x12, 0])).unwrap().as_ref(),
+            answer(Work::Nothing, Bytes::from_static(&[0x12, 0]))
+                .unwrap()
+                .as_ref(),
             [0, 0, 0, 0, 2, 0x0a, 0]
         );
-        assert_eq!(answer(Bytes::from_static(&[0x1a, 5, 8])), None);
         assert_eq!(
-            answer(Bytes::from_static(&[0x1a, 0])).unwrap().as_ref(),
+            answer(Work::Nothing, Bytes::from_static(&[0x1a, 5, 8])),
+            None
+        );
+        assert_eq!(
+            answer(Work::Nothing, Bytes::from_static(&[0x1a, 0]))
+                .unwrap()
+                .as_ref(),
             [0, 0, 0, 0, 2, 0x12, 0]
         );
     }
@@ -217,16 +311,5 @@ mod tests {
         received.extend_from_slice(&[0, 0, 0]);
         assert!(take_message(&mut received).unwrap().is_empty());
         assert!(received.is_empty());
-    }
-
-    #[test]
-    fn socket_is_gone_after_the_end() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("ext-proc.sock");
-        let server = ExtProc::start(&path).unwrap();
-        assert!(path.exists() && server.thread_id() > 0);
-        assert!(ExtProc::start(&path).is_err());
-        drop(server);
-        assert!(!path.exists());
     }
 }

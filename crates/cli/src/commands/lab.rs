@@ -2,12 +2,14 @@
 
 mod compare;
 mod echo;
+mod instructions;
 mod lint;
 mod load;
 mod report;
 mod requests;
 mod run;
 mod search;
+mod stages;
 
 use std::fs;
 use std::path::Path;
@@ -22,6 +24,7 @@ const EXAMPLES: &str = "\
 Examples:
   outrider lab run mechanisms
   outrider lab compare before/run.json after/run.json
+  outrider lab compare before.yaml after.yaml
   outrider lab echo --listen 127.0.0.1:10080
   outrider lab load http://127.0.0.1:10080/ --rate 1000 --duration 10s
   outrider lab load http://127.0.0.1:10080/ --max --connections 32 --json";
@@ -63,6 +66,8 @@ enum Command {
     Run(run::Arguments),
     Report(report::Arguments),
     Compare(compare::Arguments),
+    Stages(stages::Arguments),
+    Instructions(Box<instructions::Arguments>),
     Search(Box<search::Arguments>),
     Lint(lint::Arguments),
     Load(Box<load::Arguments>),
@@ -74,6 +79,8 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
         Command::Run(arguments) => run::run(arguments),
         Command::Report(arguments) => report::run(arguments),
         Command::Compare(arguments) => compare::run(arguments),
+        Command::Stages(arguments) => stages::run(arguments),
+        Command::Instructions(arguments) => instructions::run(arguments),
         Command::Search(arguments) => search::run(arguments),
         Command::Lint(arguments) => lint::run(arguments),
         Command::Load(arguments) => load::run(arguments),

@@ -4,6 +4,7 @@
 package main
 
 import (
+	"bytes"
 	"fmt"
 	"strconv"
 	"strings"
@@ -32,7 +33,11 @@ type work struct {
 	bodyReads              int
 	responses              bool
 	headerBytes, bodyBytes int
+	rewrite                bool
 }
+
+// secret is the word that is replaced, and hidden what replaces it.
+var secret, hidden = []byte("secret"), []byte("******")
 
 // parse reads "sets=20 reads=10 removals=20 body_reads=30 header_bytes=50 body_bytes=30720", as bench-native does.
 func parse(text string) (*work, error) {
@@ -58,6 +63,8 @@ func parse(text string) (*work, error) {
 			w.headerBytes = number
 		case "body_bytes":
 			w.bodyBytes = number
+		case "rewrite":
+			w.rewrite = number > 0
 		default:
 			return nil, fmt.Errorf("%q is unknown", key)
 		}
@@ -104,39 +111,48 @@ func (r *request) OnHttpRequestHeaders(_ int, end bool) types.Action {
 	for _, name := range r.work.set {
 		must(proxywasm.ReplaceHttpRequestHeader(name, value))
 	}
-	bytes := 0
+	length := 0
 	for _, name := range r.work.read {
 		// One that is missing is an error; it shows in the sum.
 		read, _ := proxywasm.GetHttpRequestHeader(name)
-		bytes += len(read)
+		length += len(read)
 	}
 	for _, name := range r.work.remove {
 		must(proxywasm.RemoveHttpRequestHeader(name))
 	}
-	if bytes != r.work.headerBytes {
-		must(proxywasm.AddHttpRequestHeader(tell, "headers "+strconv.Itoa(bytes)))
+	if length != r.work.headerBytes {
+		must(proxywasm.AddHttpRequestHeader(tell, "headers "+strconv.Itoa(length)))
 	}
-	if r.work.bodyReads > 0 && !end {
+	if (r.work.bodyReads > 0 || r.work.rewrite) && !end {
 		return types.ActionPause
 	}
 	return types.ActionContinue
 }
 
 func (r *request) OnHttpRequestBody(size int, end bool) types.Action {
-	if r.work.bodyReads == 0 {
+	if r.work.bodyReads == 0 && !r.work.rewrite {
 		return types.ActionContinue
 	}
 	if !end {
 		return types.ActionPause
 	}
-	bytes := 0
+	if r.work.rewrite {
+		body, err := proxywasm.GetHttpRequestBody(0, size)
+		must(err)
+		if place := bytes.Index(body, secret); place >= 0 {
+			copy(body[place:], hidden)
+			must(proxywasm.ReplaceHttpRequestBody(body))
+		}
+		return types.ActionContinue
+	}
+	length := 0
 	for range r.work.bodyReads {
 		body, err := proxywasm.GetHttpRequestBody(0, size)
 		must(err)
-		bytes += len(body)
+		length += len(body)
 	}
-	if bytes != r.work.bodyBytes {
-		must(proxywasm.AddHttpRequestHeader(tell, "body "+strconv.Itoa(bytes)))
+	if length != r.work.bodyBytes {
+		must(proxywasm.AddHttpRequestHeader(tell, "body "+strconv.Itoa(length)))
 	}
 	return types.ActionContinue
 }

@@ -37,6 +37,10 @@ pub(crate) struct Listener {
     /// Routes in front of the one that takes everything, each a path with its
     /// `typed_per_filter_config`; Envoy answers them.
     pub(crate) routes: Vec<(String, Option<Value>)>,
+    /// Cluster of the upstream.
+    pub(crate) cluster: String,
+    /// Further fields of the HTTP connection manager.
+    pub(crate) manager: serde_json::Map<String, Value>,
 }
 
 impl Listener {
@@ -46,10 +50,13 @@ impl Listener {
             answers,
             filters,
             routes: Vec::new(),
+            cluster: UPSTREAM.to_owned(),
+            manager: serde_json::Map::new(),
         }
     }
 
-    fn render(self, number: usize) -> Value {
+    /// The listener as Envoy's configuration has it.
+    pub(crate) fn render(self, number: usize) -> Value {
         let direct = json!({ "status": 200, "body": { "inline_string": "ok" } });
         let mut routes: Vec<_> = self
             .routes
@@ -68,7 +75,7 @@ impl Listener {
             // On a busy machine an answer may take longer than the usual 15 seconds.
             Answers::Upstream => json!({
                 "match": everything,
-                "route": { "cluster": UPSTREAM, "timeout": "600s" },
+                "route": { "cluster": self.cluster, "timeout": "600s" },
             }),
         });
         let mut filters = self.filters;
@@ -78,23 +85,24 @@ impl Listener {
                 "@type": "type.googleapis.com/envoy.extensions.filters.http.router.v3.Router",
             },
         }));
+        let mut manager = json!({
+            "@type": "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager",
+            "stat_prefix": format!("listener-{number}"),
+            "codec_type": "HTTP1",
+            "generate_request_id": false,
+            "route_config": {
+                "name": format!("routes-{number}"),
+                "virtual_hosts": [{ "name": "all", "domains": ["*"], "routes": routes }],
+            },
+            "http_filters": filters,
+        });
+        if let Some(manager) = manager.as_object_mut() {
+            manager.extend(self.manager);
+        }
         json!({
             "name": format!("listener-{number}"),
             "address": address(self.address),
-            "filter_chains": [{ "filters": [{
-                "name": "http",
-                "typed_config": {
-                    "@type": "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager",
-                    "stat_prefix": format!("listener-{number}"),
-                    "codec_type": "HTTP1",
-                    "generate_request_id": false,
-                    "route_config": {
-                        "name": format!("routes-{number}"),
-                        "virtual_hosts": [{ "name": "all", "domains": ["*"], "routes": routes }],
-                    },
-                    "http_filters": filters,
-                },
-            }] }],
+            "filter_chains": [{ "filters": [{ "name": "http", "typed_config": manager }] }],
         })
     }
 }

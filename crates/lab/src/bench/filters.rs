@@ -123,6 +123,11 @@ pub(crate) enum Code {
         module: PathBuf,
         configuration: String,
     },
+    /// A plugin that ships, in its folder, with its configuration.
+    Shipped {
+        folder: PathBuf,
+        configuration: Value,
+    },
 }
 
 /// One of Envoy's Wasm filters with this module; nothing for what is no module. Its number is its VM's identity:
@@ -167,7 +172,8 @@ pub(crate) fn envoy_lua(number: usize, script: &str) -> Value {
     })
 }
 
-fn native(number: usize, work: &str) -> Value {
+/// The native module with this work.
+pub(crate) fn native(number: usize, work: &str) -> Value {
     json!({
         "name": format!("native-{number}"),
         "typed_config": {
@@ -242,7 +248,7 @@ impl Rendered {
             .pointer("/resources/0/typed_config")
             .context("ecds.json has no filter")?
             .clone();
-        if codes.iter().any(|code| matches!(code, Code::Wasm { .. })) {
+        if codes.iter().any(|code| !matches!(code, Code::Lua(_))) {
             // `outrider up` names a folder; what is rendered for another machine cannot.
             filter
                 .pointer_mut("/filter_config/value")
@@ -277,6 +283,15 @@ fn gateway_file(codes: &[Code], routes: usize) -> Value {
         let mut using = json!({ "plugin": name });
         let declaration = match code {
             Code::Lua(_) => json!({ "source": name }),
+            Code::Shipped {
+                folder,
+                configuration,
+            } => {
+                if let Some(using) = using.as_object_mut() {
+                    using.insert("config".to_owned(), configuration.clone());
+                }
+                json!({ "source": folder })
+            }
             Code::Wasm {
                 module,
                 configuration,

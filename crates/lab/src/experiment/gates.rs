@@ -17,8 +17,9 @@ const LATE: u64 = 500_000;
 /// Requests below which a slice says nothing.
 const REQUESTS: u64 = 100;
 
-/// Returns the gates that a slice fails by itself.
-pub(crate) fn failed(slice: &Slice) -> Vec<Gate> {
+/// Returns the gates that a slice fails by itself. Workers that share a processor wait for each other as a part of what
+/// is measured: their waiting is no gate.
+pub(crate) fn failed(slice: &Slice, is_shared: bool) -> Vec<Gate> {
     let length = slice.seconds * 1e9;
     let mut failed = Vec::new();
     let mut check = |is_bad: bool, gate: Gate| {
@@ -31,15 +32,15 @@ pub(crate) fn failed(slice: &Slice) -> Vec<Gate> {
     check(slice.foreign_ns as f64 > FOREIGN * length, Gate::ForeignCpu);
     check(slice.steal_ns as f64 > STEAL * length, Gate::Steal);
     check(
-        slice.run_queue_ns as f64 > RUN_QUEUE * length,
+        !is_shared && slice.run_queue_ns as f64 > RUN_QUEUE * length,
         Gate::RunQueue,
     );
     match (slice.kind, &slice.latency) {
         (SliceKind::Cpu, _) => check(slice.generator_share > GENERATOR, Gate::GeneratorBound),
-        (SliceKind::Latency, Some(latency)) => {
+        (SliceKind::Latency | SliceKind::Rate, Some(latency)) => {
             check(latency.schedule_error_p99_ns > LATE, Gate::GeneratorBound);
         }
-        (SliceKind::Latency, None) => check(true, Gate::TooFewRequests),
+        (SliceKind::Latency | SliceKind::Rate, None) => check(true, Gate::TooFewRequests),
     }
     failed
 }
@@ -52,10 +53,14 @@ pub(crate) fn apply_pressure(slices: &mut [Slice]) {
             .pressure_ns
             .map(|pressure| pressure as f64 / 1e9 / slice.seconds.max(1e-9))
     };
-    let usual = |variant: usize, kind: SliceKind| {
+    let usual = |like: &Slice| {
         let mut shares: Vec<f64> = slices
             .iter()
-            .filter(|slice| slice.variant == variant && slice.kind == kind)
+            .filter(|slice| {
+                slice.variant == like.variant
+                    && slice.kind == like.kind
+                    && (slice.offered - like.offered).abs() < 1e-6
+            })
             .filter_map(share)
             .collect();
         shares.sort_by(f64::total_cmp);
@@ -63,12 +68,10 @@ pub(crate) fn apply_pressure(slices: &mut [Slice]) {
     };
     let unusual: Vec<bool> = slices
         .iter()
-        .map(
-            |slice| match (share(slice), usual(slice.variant, slice.kind)) {
-                (Some(share), Some(usual)) => share > usual + PRESSURE,
-                _ => false,
-            },
-        )
+        .map(|slice| match (share(slice), usual(slice)) {
+            (Some(share), Some(usual)) => share > usual + PRESSURE,
+            _ => false,
+        })
         .collect();
     for (slice, is_unusual) in slices.iter_mut().zip(unusual) {
         if is_unusual {
@@ -92,6 +95,7 @@ mod tests {
             round: 0,
             at: 0.0,
             seconds: 0.5,
+            offered: 0.0,
             requests: 10_000,
             errors: BTreeMap::new(),
             cpu_ns: 450_000_000,
@@ -102,6 +106,7 @@ mod tests {
             pressure_ns: Some(50_000_000),
             steal_ns: 0,
             memory_kib: 1,
+            processes: BTreeMap::new(),
             latency: None,
             failed: Vec::new(),
         }
@@ -109,7 +114,7 @@ mod tests {
 
     #[test]
     fn each_gate_closes_for_its_reason_only() {
-        assert_eq!(failed(&slice()), []);
+        assert_eq!(failed(&slice(), false), []);
         let latency = |p99| Slice {
             kind: SliceKind::Latency,
             generator_share: 1.0,
@@ -120,7 +125,7 @@ mod tests {
             }),
             ..slice()
         };
-        assert_eq!(failed(&latency(1000)), []);
+        assert_eq!(failed(&latency(1000), false), []);
         let errors = BTreeMap::from([("timeout".to_owned(), 1)]);
         for (slice, gate) in [
             (
@@ -161,7 +166,9 @@ mod tests {
             ),
             (latency(600_000), Gate::GeneratorBound),
         ] {
-            assert_eq!(failed(&slice), [gate]);
+            assert_eq!(failed(&slice, false), [gate]);
+            let shared = failed(&slice, true);
+            assert_eq!(shared.is_empty(), gate == Gate::RunQueue, "{gate:?}");
         }
     }
 

@@ -15,6 +15,10 @@ const VALUE: &[u8] = b"value";
 /// Where what was not as expected is told, and in a telling configuration everything.
 const TELL: &str = "x-bench";
 
+/// The word that is replaced, and what replaces it.
+const SECRET: &[u8] = b"secret";
+const HIDDEN: &[u8] = b"******";
+
 /// What one configuration does.
 #[derive(Default)]
 struct Work {
@@ -27,6 +31,8 @@ struct Work {
     /// How many bytes the header reads bring; nothing: tell what came.
     header_bytes: Option<usize>,
     body_bytes: Option<usize>,
+    /// Whether a word in the request's body is replaced.
+    rewrite: bool,
 }
 
 impl Work {
@@ -45,6 +51,7 @@ impl Work {
                 "responses" => work.responses = number > 0,
                 "header_bytes" => work.header_bytes = Some(number),
                 "body_bytes" => work.body_bytes = Some(number),
+                "rewrite" => work.rewrite = number > 0,
                 _ => return None,
             }
         }
@@ -109,7 +116,7 @@ impl HttpContext for Request {
         if work.header_bytes != Some(bytes) {
             self.add_http_request_header(TELL, &format!("headers {bytes}"));
         }
-        if work.body_reads > 0 && !end_of_stream {
+        if (work.body_reads > 0 || work.rewrite) && !end_of_stream {
             Action::Pause
         } else {
             Action::Continue
@@ -118,11 +125,19 @@ impl HttpContext for Request {
 
     fn on_http_request_body(&mut self, size: usize, end_of_stream: bool) -> Action {
         let work = &self.work;
-        if work.body_reads == 0 {
+        if work.body_reads == 0 && !work.rewrite {
             return Action::Continue;
         }
         if !end_of_stream {
             return Action::Pause;
+        }
+        if work.rewrite {
+            let mut body = self.get_http_request_body(0, size).unwrap_or_default();
+            if let Some(place) = body.windows(SECRET.len()).position(|part| part == SECRET) {
+                body[place..place + SECRET.len()].copy_from_slice(HIDDEN);
+                self.set_http_request_body(0, size, &body);
+            }
+            return Action::Continue;
         }
         let mut bytes = 0;
         for _ in 0..work.body_reads {
