@@ -377,6 +377,8 @@ pub(crate) fn slices(run: &Run) -> Drawing {
         BOTTOM,
         TOP,
     );
+    // First, since it takes the width of an empty drawing.
+    vertical_axis(&mut drawing, y, number);
     for tick in x.ticks() {
         drawing.text(
             (x.at(tick), BOTTOM + 16.0),
@@ -385,7 +387,6 @@ pub(crate) fn slices(run: &Run) -> Drawing {
             number(tick),
         );
     }
-    vertical_axis(&mut drawing, y, number);
     for slice in shown {
         let at = (x.at(slice.at / 60.0), y.at(ratio(slice).clamp(0.5, 2.0)));
         let name = run
