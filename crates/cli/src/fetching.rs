@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use clap::Args;
+use outrider_plugin_api::escaped;
 use outrider_plugin_formats::{Distribution, RegistrySettings};
 use outrider_plugin_registry::{FetchError, Fetcher, Options, Progress, Reference};
 
@@ -63,7 +64,8 @@ struct Notes;
 
 impl Progress for Notes {
     fn note(&self, line: &str) {
-        output::note(Styled(DIM, line));
+        // Servers are quoted in it.
+        output::note(Styled(DIM, escaped(line)));
     }
 }
 
@@ -94,9 +96,15 @@ pub(crate) fn fetcher() -> Result<Fetcher<'static>, FetchError> {
 
 /// Prints a failure of one source.
 pub(crate) fn print_failure(source: &str, error: &FetchError) {
-    output::note(format_args!("{} {source}: {error}", Styled(BAD, "error:")));
+    let message = error.to_string();
+    output::note(format_args!(
+        "{} {}: {}",
+        Styled(BAD, "error:"),
+        escaped(source),
+        escaped(&message)
+    ));
     if let Some(mend) = &error.mend {
-        output::note(format_args!("    {}", Styled(GOOD, mend)));
+        output::note(format_args!("    {}", Styled(GOOD, escaped(mend))));
     }
 }
 

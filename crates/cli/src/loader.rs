@@ -15,7 +15,7 @@ use outrider_plugin_formats::{
     Distribution, PluginCode, PluginEntry, PluginLocation, PluginPackage, PluginRequest, Problem,
     WasmModule,
 };
-use outrider_plugin_registry::Fetcher;
+use outrider_plugin_registry::{Fetcher, LockFile};
 use outrider_supervisor::Seen;
 use outrider_yaml::Document;
 use serde_json::Value;
@@ -194,8 +194,16 @@ impl Loader for Disk {
         let (package, warnings) = match &request.location {
             PluginLocation::Builtin(name) => (outrider_plugin_catalog::open(name)?, Vec::new()),
             location => {
-                if let PluginLocation::Archive(path) = location {
-                    self.seen.borrow_mut().note(Path::new(path));
+                {
+                    let mut seen = self.seen.borrow_mut();
+                    if let PluginLocation::Archive(path) = location {
+                        seen.note(Path::new(path));
+                    }
+                    seen.note(&LockFile::path_of(&distribution.file));
+                    let rules = distribution.policy.iter().flatten();
+                    for key in rules.flat_map(|rule| &rule.keys) {
+                        seen.note(Path::new(key));
+                    }
                 }
                 if self.fetcher.get().is_none() {
                     let fetcher = fetching::fetcher().map_err(|error| {

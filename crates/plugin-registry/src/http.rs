@@ -13,7 +13,7 @@ use std::time::{Duration, Instant, SystemTime};
 use ureq::http::{HeaderMap, Method, Response, Uri};
 use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem};
 use ureq::unversioned::transport::DefaultConnector;
-use ureq::{Agent, Body};
+use ureq::{Agent, Body, Proxy};
 
 use crate::address::{GuardedResolver, REFUSED, SeenZones, Zone};
 use crate::error::{FetchError, Kind};
@@ -57,13 +57,15 @@ impl Default for Patience {
     }
 }
 
+/// The file of certificate authorities, whether private addresses are refused, and whether no proxy is used.
+type AgentKey = (Option<PathBuf>, bool, bool);
+
 /// The client.
 pub(crate) struct Http<'p> {
     progress: &'p dyn Progress,
     patience: Patience,
     seen: SeenZones,
-    /// By the file of certificate authorities, and whether private addresses are refused.
-    agents: Mutex<BTreeMap<(Option<PathBuf>, bool), Agent>>,
+    agents: Mutex<BTreeMap<AgentKey, Agent>>,
 }
 
 /// One request.
@@ -289,7 +291,10 @@ impl<'p> Http<'p> {
     ) -> Result<Response<Body>, FetchError> {
         let host = authority(uri);
         let only_public = named_by.is_some_and(|host| self.seen.of(host) == Zone::Public);
-        let agent = self.agent(request.ca.as_ref().filter(|_| is_first), only_public)?;
+        // A proxy would reach its own loopback address, not this machine's.
+        let is_direct = is_loopback(&host);
+        let ca = request.ca.as_ref().filter(|_| is_first);
+        let agent = self.agent(ca, only_public, is_direct)?;
         let mut built = ureq::http::Request::builder()
             .method(request.method.clone())
             .uri(uri.clone());
@@ -308,9 +313,14 @@ impl<'p> Http<'p> {
         answer.map_err(|error| failure(&host, &error, self.patience.silence))
     }
 
-    fn agent(&self, ca: Option<&PathBuf>, only_public: bool) -> Result<Agent, FetchError> {
+    fn agent(
+        &self,
+        ca: Option<&PathBuf>,
+        only_public: bool,
+        is_direct: bool,
+    ) -> Result<Agent, FetchError> {
         let mut agents = self.agents.lock().unwrap_or_else(PoisonError::into_inner);
-        let key = (ca.cloned(), only_public);
+        let key = (ca.cloned(), only_public, is_direct);
         if let Some(agent) = agents.get(&key) {
             return Ok(agent.clone());
         }
@@ -330,6 +340,7 @@ impl<'p> Http<'p> {
             .timeout_send_body(Some(WHOLE_BODY))
             .timeout_recv_body(Some(WHOLE_BODY))
             .max_response_header_size(64 * 1024)
+            .proxy(Proxy::try_from_env().filter(|_| !is_direct))
             .build();
         let resolver = GuardedResolver {
             only_public,
@@ -475,6 +486,18 @@ pub(crate) fn shown(url: &str) -> String {
         }
         None => url.to_owned(),
     }
+}
+
+/// Whether a host, with its port or without, is of this machine.
+pub(crate) fn is_loopback(host: &str) -> bool {
+    let name = match host.strip_prefix('[') {
+        Some(rest) => rest.split(']').next().unwrap_or(rest),
+        None => host.split(':').next().unwrap_or(host),
+    };
+    name == "localhost"
+        || name
+            .parse::<std::net::IpAddr>()
+            .is_ok_and(|address| address.is_loopback())
 }
 
 /// What a `Location` leads to from a URL.

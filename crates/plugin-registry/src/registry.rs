@@ -14,7 +14,9 @@ use ureq::http::Method;
 use crate::credentials::{self, Credentials};
 use crate::digest_of;
 use crate::error::{FetchError, Kind};
-use crate::http::{Answer, Http, Request, authority, parse, resolve, shown, status_error};
+use crate::http::{
+    Answer, Http, Request, authority, is_loopback, parse, resolve, shown, status_error,
+};
 
 /// Bytes of a manifest, an index, or an answer of a token server.
 pub(crate) const LARGEST_MANIFEST: u64 = 4 * 1024 * 1024;
@@ -59,18 +61,6 @@ pub(crate) struct Repository<'h, 'p> {
     authorization: RefCell<Option<String>>,
     /// Why credentials were not sent, for a 401 that follows.
     withheld: RefCell<Option<String>>,
-}
-
-/// Whether a host is of this machine.
-fn is_loopback(host: &str) -> bool {
-    let name = match host.strip_prefix('[') {
-        Some(rest) => rest.split(']').next().unwrap_or(rest),
-        None => host.split(':').next().unwrap_or(host),
-    };
-    name == "localhost"
-        || name
-            .parse::<std::net::IpAddr>()
-            .is_ok_and(|address| address.is_loopback())
 }
 
 /// Whether HTTP is spoken with a host without TLS.

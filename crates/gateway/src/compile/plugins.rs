@@ -16,6 +16,9 @@ use super::{Context, Origin, known_names};
 use crate::model::{self, FailureForm, text};
 use crate::plan::Limit;
 
+/// The file with the digests of tags, beside the first file.
+const LOCK: &str = "outrider.lock";
+
 /// A plugin that is declared.
 pub(super) struct Declared {
     pub(super) origin: Origin,
@@ -113,6 +116,11 @@ fn one(
         Requested::Fetched(request) => {
             if let PluginLocation::Archive(path) = &request.location {
                 context.files.push(path.clone());
+            }
+            // `outrider plugin update` moves a tag by writing this file.
+            if matches!(request.location, PluginLocation::Oci(_)) && request.digest.is_none() {
+                let lock = Origin::new(&distribution.file).join(LOCK);
+                context.files.push(lock);
             }
             let fetched = context.loader.fetch(request, distribution);
             fetched.map(|(package, warnings)| {

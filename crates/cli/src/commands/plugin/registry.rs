@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use clap::Args;
+use outrider_plugin_api::escaped;
 use outrider_plugin_formats::{Distribution, PluginCode};
 use outrider_plugin_registry::{FetchError, Reference, SigningKey, VerifyingKey, build};
 use serde_json::json;
@@ -313,7 +314,7 @@ pub(crate) fn inspect(arguments: &Inspect) -> anyhow::Result<Exit> {
     output::line(format_args!(
         "plugin      {} {} ({})",
         manifest.name,
-        manifest.version.as_deref().unwrap_or("without a version"),
+        escaped(manifest.version.as_deref().unwrap_or("without a version")),
         list::language(manifest)
     ));
     if let PluginCode::Module(module) = &inspected.package.code {
@@ -326,11 +327,13 @@ pub(crate) fn inspect(arguments: &Inspect) -> anyhow::Result<Exit> {
     for layer in &inspected.layers {
         output::line(format_args!(
             "  {:>9} bytes  {}  {}",
-            layer.size, layer.digest, layer.media_type
+            layer.size,
+            layer.digest,
+            escaped(&layer.media_type)
         ));
     }
     for (key, value) in &inspected.annotations {
-        output::line(format_args!("  {key}: {value}"));
+        output::line(format_args!("  {}: {}", escaped(key), escaped(value)));
     }
     Ok(Exit::Good)
 }

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use outrider_gateway::{Loader, compile};
+use outrider_plugin_api::escaped;
 use outrider_plugin_formats::{
     Distribution, PluginLocation, PluginPackage, PluginRequest, Problem,
 };
@@ -207,8 +208,9 @@ fn tell(
     was: Option<&str>,
     version: Option<&str>,
 ) {
-    let named =
-        |version: Option<&str>| version.map_or(String::new(), |version| format!(" ({version})"));
+    let named = |version: Option<&str>| {
+        version.map_or(String::new(), |version| format!(" ({})", escaped(version)))
+    };
     match before {
         None => output::line(format_args!(
             "{} {source}  {digest}{}",
