@@ -49,6 +49,10 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
         "plugin-catalog",
         &["plugin-formats", "plugin-store", "yaml"],
     ),
+    (
+        "plugin-registry",
+        &["plugin-formats", "plugin-store", "signatures"],
+    ),
     ("envoy-process", &[]),
     (
         "supervisor",

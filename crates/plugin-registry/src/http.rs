@@ -66,6 +66,8 @@ pub(crate) struct Http<'p> {
     patience: Patience,
     seen: SeenZones,
     agents: Mutex<BTreeMap<AgentKey, Agent>>,
+    /// `Authorization` that servers accepted, by repository and access.
+    accepted: Mutex<BTreeMap<String, String>>,
 }
 
 /// One request.
@@ -206,11 +208,24 @@ impl<'p> Http<'p> {
             patience,
             seen: SeenZones::default(),
             agents: Mutex::default(),
+            accepted: Mutex::default(),
         }
     }
 
     pub(crate) fn progress(&self) -> &'p dyn Progress {
         self.progress
+    }
+
+    /// The `Authorization` that a server accepted for a repository and access.
+    pub(crate) fn accepted(&self, repository: &str) -> Option<String> {
+        let accepted = self.accepted.lock().unwrap_or_else(PoisonError::into_inner);
+        accepted.get(repository).cloned()
+    }
+
+    /// Keeps an `Authorization` for a repository and access.
+    pub(crate) fn accept(&self, repository: &str, authorization: String) {
+        let mut accepted = self.accepted.lock().unwrap_or_else(PoisonError::into_inner);
+        accepted.insert(repository.to_owned(), authorization);
     }
 
     /// Does `work` until it succeeds, fails for good, or was tried five times.

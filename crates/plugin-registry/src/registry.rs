@@ -57,8 +57,6 @@ pub(crate) struct Repository<'h, 'p> {
     settings: RegistrySettings,
     docker: Option<PathBuf>,
     access: Access,
-    /// `Authorization` that the registry accepted.
-    authorization: RefCell<Option<String>>,
     /// Why credentials were not sent, for a 401 that follows.
     withheld: RefCell<Option<String>>,
 }
@@ -96,7 +94,6 @@ impl<'h, 'p> Repository<'h, 'p> {
             settings,
             docker: docker.map(Path::to_owned),
             access,
-            authorization: RefCell::new(None),
             withheld: RefCell::new(None),
         }
     }
@@ -120,9 +117,8 @@ impl<'h, 'p> Repository<'h, 'p> {
 
     /// Sends a request; after a 401 once more, with a token or credentials.
     fn send(&self, mut request: Request<'_>) -> Result<Answer, FetchError> {
-        request
-            .authorization
-            .clone_from(&self.authorization.borrow());
+        let key = format!("{:?} {}", self.access, self.base);
+        request.authorization = self.http.accepted(&key);
         let answer = self.http.send(&request)?;
         if answer.status != 401 {
             return Ok(answer);
@@ -139,11 +135,13 @@ impl<'h, 'p> Repository<'h, 'p> {
         if authorization.is_none() && request.authorization.is_none() {
             return Err(self.refused());
         }
-        self.authorization.replace(authorization.clone());
         request.authorization = authorization;
         let answer = self.http.send(&request)?;
         if answer.status == 401 {
             return Err(self.refused());
+        }
+        if let Some(authorization) = request.authorization {
+            self.http.accept(&key, authorization);
         }
         Ok(answer)
     }

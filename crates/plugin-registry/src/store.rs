@@ -9,7 +9,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
@@ -23,6 +23,8 @@ pub const DEFAULT_LIMIT: u64 = 2 * 1024 * 1024 * 1024;
 const ABANDONED: Duration = Duration::from_hours(24);
 /// Files that were used in this time are never pruned: another process may be about to read them.
 const IN_USE: Duration = Duration::from_mins(10);
+/// How long another process is waited for.
+const LONGEST_WAIT: Duration = Duration::from_mins(10);
 /// Bytes of a record.
 const LARGEST_RECORD: u64 = 1024 * 1024;
 
@@ -226,8 +228,8 @@ impl Store {
         writer.rename(&path)
     }
 
-    /// Waits for other processes that fetch the same source, and keeps them waiting until the lock is dropped. `waiting` is
-    /// called before a wait.
+    /// Waits for other processes that fetch the same source, at most ten minutes, and keeps them waiting until the lock is
+    /// dropped. `waiting` is called before a wait.
     pub(crate) fn lock(&self, source: &str, waiting: impl FnOnce()) -> Result<Lock, FetchError> {
         let path = self
             .folder("locks")?
@@ -243,7 +245,7 @@ impl Store {
             Ok(()) => {}
             Err(fs::TryLockError::WouldBlock) => {
                 waiting();
-                file.lock().map_err(failed)?;
+                return Ok(Lock(wait(file).map_err(failed)?));
             }
             // Some network file systems have no locks. Two downloads at once do no harm.
             Err(fs::TryLockError::Error(error)) if error.kind() == ErrorKind::Unsupported => {
@@ -276,6 +278,19 @@ impl Store {
             }
         }
     }
+}
+
+/// Waits for a lock; `None` if its owner stands still. Two downloads at once do no harm.
+fn wait(file: File) -> std::io::Result<Option<File>> {
+    let began = Instant::now();
+    while began.elapsed() < LONGEST_WAIT {
+        match file.try_lock() {
+            Ok(()) => return Ok(Some(file)),
+            Err(fs::TryLockError::WouldBlock) => std::thread::sleep(Duration::from_millis(50)),
+            Err(fs::TryLockError::Error(error)) => return Err(error),
+        }
+    }
+    Ok(None)
 }
 
 /// Files of a folder with the time of their last use and their size.

@@ -585,6 +585,8 @@ fn token_of_the_registry_is_asked_with_credentials() {
             .iter()
             .all(|asked| asked.authorization == Some(basic("me", "secret")))
     );
+    // One for what is pushed, and one for what is fetched by another process.
+    assert_eq!(tokens.len(), 2);
     assert!(
         tokens[0]
             .path
