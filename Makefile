@@ -1,7 +1,7 @@
 # What a person runs. Each target does all of its own set-up; cargo decides what is rebuilt.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-lanes test soak soak-traps soak-hostile soak-operations test-istio test-report chaos fuzz miri tsan bench lab build release lint fmt docs clean tools test-tools bench-tools report-tools nightly-tools envoy envoy-release \
+.PHONY: help demo demo-lanes test soak soak-traps soak-hostile soak-operations test-istio test-report test-registry chaos fuzz miri tsan bench lab build release lint fmt docs clean tools test-tools bench-tools report-tools registry-tools nightly-tools envoy envoy-release \
         test-plugins plugins plugins-rust plugins-go plugins-assemblyscript plugins-cpp
 
 CARGO ?= cargo
@@ -70,6 +70,15 @@ chaos: release envoy-release ## Run random plugins, clients, upstreams and chang
 test-istio: build envoy ## Run lanes in a whole Istio on this machine (needs root, Go, iptables), and write docs/istio-checks.md
 	$(call step,'lanes in Istio')
 	@$(TARGET)/debug/outrider-test-istio --outrider $(TARGET)/debug/outrider --programs $(TARGET)/istio --summary docs/istio-checks.md
+
+test-registry: registry-tools ## Push, sign, fetch and verify plugins at real registries on this machine (docker-registry, Go)
+	$(call step,'build (registry, crane)')
+	@mkdir -p $(TARGET)/registry
+	@cd tests/registry && go build -o $(abspath $(TARGET))/registry/registry . \
+	    && go build -o $(abspath $(TARGET))/registry/lastlayer ./lastlayer \
+	    && go build -o $(abspath $(TARGET))/registry/crane github.com/google/go-containerregistry/cmd/crane
+	$(call step,'plugins in registries')
+	@OUTRIDER_TEST_REGISTRY=$(abspath $(TARGET))/registry $(CARGO) test --locked -p outrider-plugin-registry --test registries -- --ignored
 
 test-report: report-tools ## Open a report of the lab in a real Chromium (Debian: chromium, chromium-driver), and print it
 	$(call step,'report in Chromium')
@@ -155,6 +164,9 @@ tools:
 
 bench-tools:
 	@scripts/check-tools.sh valgrind
+
+registry-tools:
+	@scripts/check-tools.sh registry
 
 report-tools:
 	@scripts/check-tools.sh chromium

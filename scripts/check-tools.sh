@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Says, in one sentence each, which tools are missing: those of the build, and those that are named
-# (components of cargo; valgrind; chromium; nightly, the toolchain of make miri and make tsan). Installs nothing.
+# (components of cargo; valgrind; chromium; registry; nightly, the toolchain of make miri and make tsan). Installs nothing.
 set -euo pipefail
 
 missing=0
@@ -28,6 +28,10 @@ for component in "$@"; do
         need valgrind "counts instructions for make bench" "on Debian: apt-get install valgrind"
     elif [ "$component" = chromium ]; then
         need chromedriver "drives Chromium for make test-report" "on Debian: apt-get install chromium chromium-driver"
+    elif [ "$component" = registry ]; then
+        need docker-registry "make test-registry pushes to" "on Debian: apt-get install docker-registry"
+        need htpasswd "makes a user of that registry" "on Debian: apt-get install apache2-utils"
+        need go "builds a registry with the referrers API, and crane" "install Go 1.26"
     elif [ "$component" = nightly ]; then
         nightly=${NIGHTLY:-nightly}
         sources=$(rustc "+$nightly" --print sysroot 2>/dev/null || true)/lib/rustlib/src/rust/library

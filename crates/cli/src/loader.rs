@@ -1,7 +1,7 @@
 //! How the compiler reaches the disk. Paths stay as the user wrote them; relative ones are relative to
 //! the current folder.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::BTreeMap;
 use std::net::ToSocketAddrs as _;
 use std::path::Path;
@@ -11,11 +11,16 @@ use std::time::{Duration, Instant};
 
 use glob::MatchOptions;
 use outrider_gateway::{Compiled, CompiledMesh, Loader, compile, compile_mesh, searched_folder};
-use outrider_plugin_formats::{PluginCode, PluginEntry, PluginPackage, Problem, WasmModule};
+use outrider_plugin_formats::{
+    Distribution, PluginCode, PluginEntry, PluginLocation, PluginPackage, PluginRequest, Problem,
+    WasmModule,
+};
+use outrider_plugin_registry::{Fetcher, LockFile};
 use outrider_supervisor::Seen;
 use outrider_yaml::Document;
 use serde_json::Value;
 
+use crate::fetching;
 #[cfg(not(test))]
 use crate::trial::TrialProcess as Trials;
 // The executable of tests is another than the command.
@@ -34,6 +39,7 @@ struct Disk {
     /// Modules that were read, by digest.
     modules: RefCell<BTreeMap<String, WasmModule>>,
     trials: RefCell<Trials>,
+    fetcher: OnceCell<Fetcher<'static>>,
     seen: RefCell<Seen>,
     /// What is read in the place of the file [`STDIN`].
     input: Option<String>,
@@ -110,6 +116,18 @@ pub(crate) fn check_file(
 }
 
 impl Disk {
+    /// Keeps of a plugin what [`Loader::try_plugin`] needs later.
+    fn note_opened(&self, package: &PluginPackage) {
+        self.folders
+            .borrow_mut()
+            .insert(package.digest.clone(), package.folder.clone());
+        if let PluginCode::Module(module) = &package.code {
+            self.modules
+                .borrow_mut()
+                .insert(package.digest.clone(), module.clone());
+        }
+    }
+
     /// Whether a file has a key at its top.
     fn has(&self, path: &str, key: &str) -> bool {
         let Ok(text) = self.read(path) else {
@@ -121,6 +139,26 @@ impl Disk {
             .and_then(|document| document.root.as_mapping()?.entry(key))
             .is_some()
     }
+}
+
+/// Paths that match an `include` pattern, sorted; the error is one sentence.
+pub(crate) fn matching_files(pattern: &str) -> Result<Vec<String>, String> {
+    let options = MatchOptions {
+        case_sensitive: true,
+        require_literal_separator: true,
+        // Editors keep half-written copies under such names.
+        require_literal_leading_dot: true,
+    };
+    let paths = glob::glob_with(pattern, options).map_err(|error| error.msg.to_owned())?;
+    let mut matching = Vec::new();
+    for path in paths {
+        if matching.len() == MOST_FILES {
+            return Err(format!("more than {MOST_FILES} files match"));
+        }
+        let path = path.map_err(|error| error.to_string())?;
+        matching.push(path.to_string_lossy().into_owned());
+    }
+    Ok(matching)
 }
 
 impl Loader for Disk {
@@ -138,36 +176,55 @@ impl Loader for Disk {
         if let Some(folder) = searched_folder(pattern) {
             self.seen.borrow_mut().note(Path::new(folder));
         }
-        let options = MatchOptions {
-            case_sensitive: true,
-            require_literal_separator: true,
-            // Editors keep half-written copies under such names.
-            require_literal_leading_dot: true,
-        };
-        let paths = glob::glob_with(pattern, options).map_err(|error| error.msg.to_owned())?;
-        let mut matching = Vec::new();
-        for path in paths {
-            if matching.len() == MOST_FILES {
-                return Err(format!("more than {MOST_FILES} files match"));
-            }
-            let path = path.map_err(|error| error.to_string())?;
-            matching.push(path.to_string_lossy().into_owned());
-        }
-        Ok(matching)
+        matching_files(pattern)
     }
 
     fn plugin(&self, source: &str) -> Result<PluginPackage, Vec<Problem>> {
         self.seen.borrow_mut().note(Path::new(source));
         let package = outrider_plugin_store::open(Path::new(source))?;
-        self.folders
-            .borrow_mut()
-            .insert(package.digest.clone(), package.folder.clone());
-        if let PluginCode::Module(module) = &package.code {
-            self.modules
-                .borrow_mut()
-                .insert(package.digest.clone(), module.clone());
-        }
+        self.note_opened(&package);
         Ok(package)
+    }
+
+    fn fetch(
+        &self,
+        request: &PluginRequest,
+        distribution: &Distribution,
+    ) -> Result<(PluginPackage, Vec<String>), Vec<Problem>> {
+        let (package, warnings) = match &request.location {
+            PluginLocation::Builtin(name) => (outrider_plugin_catalog::open(name)?, Vec::new()),
+            location => {
+                {
+                    let mut seen = self.seen.borrow_mut();
+                    if let PluginLocation::Archive(path) = location {
+                        seen.note(Path::new(path));
+                    }
+                    seen.note(&LockFile::path_of(&distribution.file));
+                    let rules = distribution.policy.iter().flatten();
+                    for key in rules.flat_map(|rule| &rule.keys) {
+                        seen.note(Path::new(key));
+                    }
+                }
+                if self.fetcher.get().is_none() {
+                    let fetcher = fetching::fetcher().map_err(|error| {
+                        vec![Problem {
+                            file: String::new(),
+                            line: 0,
+                            column: 0,
+                            message: error.message,
+                            mend: error.mend,
+                        }]
+                    })?;
+                    let _ = self.fetcher.set(fetcher);
+                }
+                match self.fetcher.get() {
+                    Some(fetcher) => fetcher.fetch(request, distribution)?,
+                    None => return Err(Vec::new()),
+                }
+            }
+        };
+        self.note_opened(&package);
+        Ok((package, warnings))
     }
 
     fn is_folder(&self, path: &str) -> bool {

@@ -8,6 +8,7 @@ mod arguments;
 mod commands;
 mod compiled;
 mod exit;
+mod fetching;
 mod loader;
 mod output;
 mod trial;

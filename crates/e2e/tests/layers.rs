@@ -45,6 +45,14 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
     ("cluster", &[]),
     ("istio-lab", &["cluster", "envoy-process", "lab", "yaml"]),
     ("plugin-store", &["plugin-formats", "yaml"]),
+    (
+        "plugin-catalog",
+        &["plugin-formats", "plugin-store", "yaml"],
+    ),
+    (
+        "plugin-registry",
+        &["plugin-formats", "plugin-store", "signatures"],
+    ),
     ("envoy-process", &[]),
     (
         "supervisor",
@@ -68,6 +76,8 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
             "gateway",
             "mesh",
             "cluster",
+            "plugin-catalog",
+            "plugin-registry",
             "plugin-store",
             "envoy-process",
             "plugin-testkit",

@@ -8,6 +8,7 @@
 
 mod access_log;
 mod conditions;
+mod distribution;
 mod files;
 mod gateway;
 mod grants;
@@ -33,7 +34,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use outrider_plugin_formats::{PluginEntry, PluginPackage, Problem};
+use outrider_plugin_formats::{Distribution, PluginEntry, PluginPackage, PluginRequest, Problem};
 use outrider_yaml::{Field, Located, Location};
 
 use crate::plan::Plan;
@@ -49,6 +50,22 @@ pub trait Loader {
 
     /// The plugin at `source`: a folder, or a single file.
     fn plugin(&self, source: &str) -> Result<PluginPackage, Vec<Problem>>;
+
+    /// The plugin of a source beyond folders and single files, and warnings about it. Problems with an empty `file` are
+    /// placed where the source is written.
+    fn fetch(
+        &self,
+        request: &PluginRequest,
+        _distribution: &Distribution,
+    ) -> Result<(PluginPackage, Vec<String>), Vec<Problem>> {
+        Err(vec![Problem {
+            file: String::new(),
+            line: 0,
+            column: 0,
+            message: format!("`{}` cannot be fetched here", request.source),
+            mend: None,
+        }])
+    }
 
     /// Whether there is a folder.
     fn is_folder(&self, path: &str) -> bool;

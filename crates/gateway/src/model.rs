@@ -8,7 +8,9 @@ pub(crate) mod lanes;
 pub(crate) mod mesh;
 pub(crate) mod text;
 
-use outrider_plugin_formats::{All, CircuitOff, FailureAction, Group, PluginTime, WasmResults};
+use outrider_plugin_formats::{
+    All, CircuitOff, FailureAction, Group, PluginTime, PullPolicy, WasmResults,
+};
 use outrider_yaml::{Entries, Field, Node, Shape};
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -36,6 +38,15 @@ pub(crate) struct File {
     /// digits and hyphens.
     #[serde(default)]
     pub(crate) plugins: Field<Entries<Field<Plugin>>>,
+    /// Registries and servers that plugins are fetched from, by `HOST` or `HOST:PORT`: credentials, certificate
+    /// authorities, mirrors (`docs/distribution.md`). Only the first file holds it.
+    #[serde(default)]
+    pub(crate) registries: Field<Entries<Field<Registry>>>,
+    /// Whose signatures fetched plugins need. The first rule with a pattern that matches a plugin's `source` judges it; a
+    /// source that no rule matches is refused. Plugins inside the binary and local ones are not judged. Default: every
+    /// plugin is accepted. Only the first file holds it.
+    #[serde(default)]
+    pub(crate) plugin_policy: Field<Vec<Field<PolicyRule>>>,
     /// The projects. Each owns some hosts (an Envoy virtual host).
     #[serde(default)]
     pub(crate) projects: Field<Vec<Field<Project>>>,
@@ -258,14 +269,70 @@ pub(crate) struct AccessLog {
     pub(crate) json_format: Field<Node>,
 }
 
+/// A registry or server that plugins are fetched from. Values may be `${env:NAME}`, an environment variable, or
+/// `${file:PATH}`, a file's content, relative to this file. Without user and token, Docker's configuration and its
+/// credential helpers are asked.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Registry {
+    /// Name of a user, for basic authentication.
+    #[serde(default)]
+    pub(crate) username: Field<Text>,
+    /// The user's password.
+    #[serde(default)]
+    pub(crate) password: Field<Text>,
+    /// A bearer token, instead of user and password.
+    #[serde(default)]
+    pub(crate) token: Field<Text>,
+    /// A PEM file of certificate authorities, relative to this file, instead of the system's.
+    #[serde(default)]
+    pub(crate) ca: Field<Text>,
+    /// Hosts that hold the same images, `HOST` or `HOST:PORT`; they are asked first, in this order.
+    #[serde(default)]
+    pub(crate) mirrors: Field<Vec<Field<Text>>>,
+    /// Another host, `HOST` or `HOST:PORT`, whose token server may get the credentials. Default: the registry only.
+    #[serde(default)]
+    pub(crate) token_server: Field<Text>,
+    /// Whether HTTP is spoken without TLS. Default: with `localhost` and loopback addresses that have no `ca`.
+    #[serde(default)]
+    pub(crate) plain_http: Field<bool>,
+}
+
+/// A rule of `plugin_policy`.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(extend("required" = ["sources"]))]
+pub(crate) struct PolicyRule {
+    /// Patterns of sources, such as `oci://registry.example.com/team/*`; `*` matches any characters.
+    #[serde(default)]
+    #[schemars(length(min = 1))]
+    pub(crate) sources: Field<Vec<Field<Text>>>,
+    /// PEM files of public keys, relative to this file, one of which has to have signed the plugin (`cosign.pub`).
+    #[serde(default)]
+    pub(crate) keys: Field<Vec<Field<Text>>>,
+    /// Whether plugins are accepted without a signature, instead of `keys`. Default: false.
+    #[serde(default)]
+    pub(crate) unsigned: Field<bool>,
+}
+
 /// A plugin of the gateway: where its code is, and what it may do.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(extend("required" = ["source"]))]
 pub(crate) struct Plugin {
-    /// A folder with `plugin.yaml`, or one `.lua` or `.wasm` file; relative to this file.
+    /// A folder with `plugin.yaml`, one `.lua` or `.wasm` file, or a `.tar`, `.tar.gz` or `.tgz` of a plugin, relative to
+    /// this file; `builtin:NAME`, which `outrider plugin list` lists; `oci://HOST/NAME:TAG` or
+    /// `oci://HOST/NAME@sha256:…`; or an `https://` URL, with `sha256`.
     #[serde(default)]
     pub(crate) source: Field<Text>,
+    /// The digest that the source has to have, `sha256:` or 64 hexadecimal digits: of an image, its manifest's; of an
+    /// `https://` source or archive, the file's as it is served, or the module's inside. Required for `https://`.
+    #[serde(default)]
+    pub(crate) sha256: Field<Text>,
+    /// When a tag of `oci://` is resolved again: `IfNotPresent`, or `Always`, whenever this file is read. Default: `Always`
+    /// for the tag `latest`, else `IfNotPresent`. A digest, here or in `outrider.lock`, is never resolved again.
+    #[serde(default)]
+    pub(crate) pull: Field<PullPolicy>,
     /// What a stream gets when the plugin fails on it: `closed` (a local reply), `open` (the stream
     /// goes on), or a mapping. Default: what its manifest says, else `closed` with status 500.
     #[serde(default)]

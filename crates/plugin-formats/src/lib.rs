@@ -5,6 +5,7 @@
 
 mod allow;
 mod circuit;
+mod distribution;
 mod filter;
 mod forms;
 mod lanes;
@@ -16,6 +17,10 @@ mod wasm;
 
 pub use allow::{All, Allow, AllowedNames, REPORTING_HEADERS};
 pub use circuit::{Circuit, CircuitLimits, CircuitOff};
+pub use distribution::{
+    Distribution, PluginLocation, PluginRequest, PolicyRule, PullPolicy, RegistrySettings,
+    SecretText, SecretValue, is_digest,
+};
 pub use filter::{
     FORMAT, FilterConfig, PluginEntry, PluginSource, PluginTime, RouteConfig, RoutePlugin,
 };

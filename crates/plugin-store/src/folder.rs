@@ -10,7 +10,8 @@ use serde_json::Value;
 
 use crate::digest::{digest, module_digest};
 use crate::manifest::{self, Located};
-use crate::problems::{at, of_whole};
+use crate::problems::of_whole;
+use crate::unpacked::not_json;
 use crate::{module, read};
 
 /// The file in a plugin's folder that says what it is.
@@ -255,18 +256,7 @@ impl<'a> Reader<'a> {
         match serde_json::from_str(&text) {
             Ok(schema) => Some(schema),
             Err(error) => {
-                // serde_json ends its message with the place, which the problem has by itself.
-                let message = error.to_string();
-                let message = message
-                    .split_once(" at line ")
-                    .map_or(message.as_str(), |(message, _)| message);
-                self.problems.push(at(
-                    &file,
-                    error.line(),
-                    error.column(),
-                    format!("this is not JSON: {message}"),
-                    None,
-                ));
+                self.problems.push(not_json(&file, &error));
                 None
             }
         }

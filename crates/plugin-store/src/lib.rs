@@ -1,4 +1,4 @@
-//! Where plugins come from: a folder with `plugin.yaml`, or a single Lua file or WebAssembly module.
+//! Where plugins come from: a folder with `plugin.yaml`, a single Lua file or WebAssembly module, or files in memory.
 //! Reads, checks and digests them; whether the code is good Lua or a valid module is the runtime's to
 //! say, and whether `config.schema.json` is a good JSON Schema the compiler's.
 //!
@@ -11,6 +11,7 @@ mod manifest;
 mod module;
 mod problems;
 mod read;
+mod unpacked;
 
 use std::fs;
 use std::path::Path;
@@ -22,6 +23,7 @@ pub use folder::MANIFEST;
 pub use folder::SCHEMA;
 pub use manifest::is_name;
 pub use read::{LARGEST_INCLUDE, read_text};
+pub use unpacked::{Unpacked, check_module, open_unpacked};
 
 /// Opens the plugin at `source`: a folder, or a `.lua` or `.wasm` file. Problems and the package's folder
 /// name files as `source` does, so a relative path stays one.

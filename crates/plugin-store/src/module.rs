@@ -34,7 +34,7 @@ pub(crate) fn read(file: &Path) -> Result<WasmModule, Problem> {
 }
 
 /// What is wrong with a module, and how to mend it.
-fn look(bytes: &[u8]) -> Result<(), (&'static str, &'static str)> {
+pub(crate) fn look(bytes: &[u8]) -> Result<(), (&'static str, &'static str)> {
     const BUILD: &str = "build it again";
     if bytes.is_empty() {
         return Err(("this file is empty", BUILD));

@@ -9,6 +9,7 @@ use outrider_plugin_formats::Problem;
 use serde_json::json;
 
 use crate::exit::{self, Exit};
+use crate::fetching::FetchArguments;
 use crate::loader::{STDIN, check_file};
 use crate::output::{self, GOOD, Styled};
 use crate::trial::LoadLine;
@@ -45,6 +46,8 @@ pub(crate) struct Arguments {
     /// whole file
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    fetch: FetchArguments,
 }
 
 impl Arguments {
@@ -54,6 +57,7 @@ impl Arguments {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
+    arguments.fetch.apply();
     let stdin = Path::new("-");
     let mut input = String::new();
     let readers = arguments.files.iter().filter(|file| *file == stdin).count();

@@ -8,6 +8,7 @@ use outrider_gateway::{Request, explain};
 use serde_json::json;
 
 use crate::exit::{self, Exit};
+use crate::fetching::FetchArguments;
 use crate::loader::compile_file;
 use crate::output;
 
@@ -54,6 +55,8 @@ pub(crate) struct Arguments {
     /// Print JSON
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    fetch: FetchArguments,
 }
 
 /// The parts of a URL that count.
@@ -108,6 +111,7 @@ fn header(text: &str) -> Result<(String, String), String> {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
+    arguments.fetch.apply();
     let compiled = compile_file(&arguments.file);
     let Some(plan) = compiled.plan else {
         if arguments.json {

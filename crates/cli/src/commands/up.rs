@@ -6,6 +6,7 @@ use std::time::Duration;
 use clap::Args;
 
 use crate::exit::{self, Exit};
+use crate::fetching::FetchArguments;
 use crate::up::gateway;
 use crate::up::log_view::Verbosity;
 
@@ -66,6 +67,8 @@ pub(crate) struct Arguments {
     /// Take over from the `outrider up` that serves this file, without closing its listening sockets
     #[arg(long)]
     pub(crate) take_over: bool,
+    #[command(flatten)]
+    fetch: FetchArguments,
 }
 
 impl Arguments {
@@ -83,5 +86,6 @@ impl Arguments {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
+    arguments.fetch.apply();
     gateway::run(arguments)
 }

@@ -178,6 +178,8 @@ fn read(
                 ("gateway", source.file.gateway.location()),
                 ("mesh", source.file.mesh.location()),
                 ("include", source.file.include.location()),
+                ("registries", source.file.registries.location()),
+                ("plugin_policy", source.file.plugin_policy.location()),
             ] {
                 if let Some(location) = location {
                     context.problem(

@@ -3,17 +3,21 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use outrider_plugin_formats::{
-    All, Allow, AllowedNames, Cause, FailureAction, FailurePolicy, PluginCode, PluginEntry,
-    PluginSource, Runtime, WasmOptions,
+    All, Allow, AllowedNames, Cause, Distribution, FailureAction, FailurePolicy, PluginCode,
+    PluginEntry, PluginLocation, PluginSource, Runtime, WasmOptions,
 };
 use outrider_yaml::{Field, Located, Location, Node, Shape};
 
+use super::distribution::{self, Requested};
 use super::files::Source;
 use super::grants::{self, Request};
 use super::schema_check::Checker;
 use super::{Context, Origin, known_names};
 use crate::model::{self, FailureForm, text};
 use crate::plan::Limit;
+
+/// The file with the digests of tags, beside the first file.
+const LOCK: &str = "outrider.lock";
 
 /// A plugin that is declared.
 pub(super) struct Declared {
@@ -38,6 +42,7 @@ pub(super) type Plugins = BTreeMap<String, Declared>;
 
 pub(super) fn load(context: &mut Context<'_>, sources: &[Source]) -> Plugins {
     let mut plugins = Plugins::new();
+    let distribution = distribution::read(context, sources);
     for source in sources {
         let origin = &source.origin;
         let Some(entries) = source.file.plugins.value() else {
@@ -63,7 +68,7 @@ pub(super) fn load(context: &mut Context<'_>, sources: &[Source]) -> Plugins {
             }
             let loaded = plugin
                 .get()
-                .and_then(|plugin| one(context, origin, name, &plugin.value));
+                .and_then(|plugin| one(context, origin, name, &plugin.value, &distribution));
             let (loaded, folder) = loaded.map_or((None, String::new()), |(loaded, folder)| {
                 (Some(loaded), folder)
             });
@@ -94,12 +99,40 @@ fn one(
     origin: &Origin,
     name: &Located<String>,
     plugin: &model::Plugin,
+    distribution: &Distribution,
 ) -> Option<(Loaded, String)> {
     let what = format!("the plugin `{}`", name.value);
     let source = context.required(origin, name.location, &what, "source", &plugin.source)?;
-    let path = origin.join(&source.value.0);
-    context.files.push(path.clone());
-    let package = match context.loader.plugin(&path) {
+    let request = distribution::request(context, origin, name, plugin, source)?;
+    let path = match &request {
+        Requested::Local(path) => path.clone(),
+        Requested::Fetched(request) => request.source.clone(),
+    };
+    let opened = match &request {
+        Requested::Local(path) => {
+            context.files.push(path.clone());
+            context.loader.plugin(path)
+        }
+        Requested::Fetched(request) => {
+            if let PluginLocation::Archive(path) = &request.location {
+                context.files.push(path.clone());
+            }
+            // `outrider plugin update` moves a tag by writing this file.
+            if matches!(request.location, PluginLocation::Oci(_)) && request.digest.is_none() {
+                let lock = Origin::new(&distribution.file).join(LOCK);
+                context.files.push(lock);
+            }
+            let fetched = context.loader.fetch(request, distribution);
+            fetched.map(|(package, warnings)| {
+                for warning in warnings {
+                    context.warn(origin, source.location, warning, "");
+                }
+                package
+            })
+        }
+    };
+    let is_local = matches!(request, Requested::Local(_));
+    let package = match opened {
         Ok(package) => package,
         Err(problems) => {
             for mut problem in problems {
@@ -117,10 +150,13 @@ fn one(
     let folder = package.folder.clone();
     let code = match package.code {
         PluginCode::Files(files) => {
-            if package.folder != path {
+            if is_local && package.folder != path {
                 context.files.push(package.folder.clone());
             }
             PluginSource::Inline(files)
+        }
+        PluginCode::Module(module) if !is_local => {
+            PluginSource::Module(context.loader.absolute(&module.file))
         }
         PluginCode::Module(module) => {
             // The folder may hold a whole build, which decides nothing.

@@ -12,6 +12,7 @@ use outrider_gateway::Plan;
 use outrider_gateway::envoy::{Layout, Secrets, files, secret_file, static_bootstrap, to_yaml};
 
 use crate::exit::{self, Exit};
+use crate::fetching::FetchArguments;
 use crate::loader::compile_file;
 use crate::output;
 
@@ -47,9 +48,12 @@ pub(super) struct Arguments {
     /// Write into this folder instead of printing
     #[arg(long, short, value_name = "FOLDER")]
     output: Option<PathBuf>,
+    #[command(flatten)]
+    fetch: FetchArguments,
 }
 
 pub(super) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
+    arguments.fetch.apply();
     let compiled = compile_file(&arguments.file);
     let Some(plan) = compiled.plan else {
         output::problems(&compiled.problems);

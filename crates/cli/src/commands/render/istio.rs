@@ -15,6 +15,7 @@ use outrider_mesh::{Api, RenderError, Resource, render, to_yaml};
 use outrider_plugin_formats::{PluginSource, Problem};
 
 use crate::exit::{self, Exit};
+use crate::fetching::FetchArguments;
 use crate::loader::compile_mesh_file;
 use crate::output;
 
@@ -68,6 +69,8 @@ pub(super) struct Arguments {
     /// The context of the kubeconfig. Default: its current one
     #[arg(long, value_name = "NAME")]
     context: Option<String>,
+    #[command(flatten)]
+    fetch: FetchArguments,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -79,6 +82,7 @@ enum RouteApi {
 }
 
 pub(super) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
+    arguments.fetch.apply();
     let compiled = compile_mesh_file(&arguments.file);
     let Some(plan) = compiled.plan else {
         output::problems(&compiled.problems);
