@@ -102,7 +102,10 @@ mod tests {
         assert!(own.iter().all(|address| address.ip().is_loopback()));
         let fixed = fixed_ports();
         assert!(
-            fixed.len() < ENOUGH || addresses.iter().all(|address| fixed.contains(&address.port()))
+            fixed.len() < ENOUGH
+                || addresses
+                    .iter()
+                    .all(|address| fixed.contains(&address.port()))
         );
         assert!(addresses.is_disjoint(&own));
     }
