@@ -80,6 +80,7 @@ pub struct AccessLog {
     /// The name of its sink.
     pub sink: String,
     /// How a record is written.
+    #[serde(default, skip_serializing_if = "AccessLogFormat::is_default")]
     pub format: AccessLogFormat,
     /// Which streams it records; absent: all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -93,13 +94,23 @@ pub struct AccessLog {
 }
 
 /// How a record is written; the texts have Envoy's command operators.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum AccessLogFormat {
+    /// One object of JSON on a line, with 19 fields.
+    #[default]
+    Default,
     /// One line, its line break included.
     Text(String),
     /// One object of JSON on a line.
     Json(Value),
+}
+
+impl AccessLogFormat {
+    /// Whether it is [`AccessLogFormat::Default`].
+    pub fn is_default(&self) -> bool {
+        *self == Self::Default
+    }
 }
 
 /// Which streams an access log records: those for which any condition holds.

@@ -10,7 +10,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, Once, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, Once, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use outrider_plugin_formats::{self as formats, Scheduling};
@@ -47,6 +47,8 @@ static FLUSHING: AtomicBool = AtomicBool::new(false);
 /// Passes that ended with nothing left anywhere.
 static EMPTY_PASSES: AtomicU64 = AtomicU64::new(0);
 static WAKE: Notify = Notify::const_new();
+static FLUSH_LIMIT: AtomicU32 = AtomicU32::new(formats::DEFAULT_FLUSH);
+static PUBLISHER: OnceLock<Publisher> = OnceLock::new();
 static GAUGES: Mutex<Vec<Gauge>> = Mutex::new(Vec::new());
 static STATE: Mutex<Option<State>> = Mutex::new(None);
 static FLUSHED: (Mutex<()>, Condvar) = (Mutex::new(()), Condvar::new());
@@ -92,6 +94,33 @@ fn start_threads() -> std::io::Result<()> {
     Ok(())
 }
 
+/// Sets how long [`flush_at_stop`] may wait.
+pub fn set_flush_limit(longest: Duration) {
+    let longest = u32::try_from(longest.as_millis()).unwrap_or(u32::MAX);
+    FLUSH_LIMIT.store(longest, Ordering::Relaxed);
+}
+
+/// Takes an amount that a counter grew by; `false`: it cannot take it now.
+pub type Publisher = fn(Counter, u64) -> bool;
+
+/// Has the counters published, several times a second, by a thread of normal priority.
+pub fn publish_with(publisher: Publisher) {
+    // The same one, when it is set again.
+    let _same = PUBLISHER.set(publisher);
+}
+
+fn publish(published: &mut [u64; Counter::ALL.len()]) {
+    let Some(publisher) = PUBLISHER.get() else {
+        return;
+    };
+    for (counter, published) in Counter::ALL.iter().zip(published) {
+        let value = stats::value(*counter);
+        if value > *published && publisher(*counter, value - *published) {
+            *published = value;
+        }
+    }
+}
+
 /// Has a ring's fill level watched.
 pub(crate) fn watch(gauge: Gauge) {
     locked(&GAUGES).push(gauge);
@@ -114,7 +143,9 @@ fn run_idle() {
 fn run_normal() {
     let mut over_since: Option<Instant> = None;
     let mut calm_since = Instant::now();
+    let mut published = [0; Counter::ALL.len()];
     loop {
+        publish(&mut published);
         let over = is_over_half();
         let now = Instant::now();
         if over {
@@ -201,7 +232,7 @@ impl State {
     /// rings and sinks.
     fn pass(&mut self) -> (usize, bool) {
         // Before the rings are read: records of these ids are in them, or nowhere.
-        let retired = registry::take_retired();
+        let retired = registry::retired();
         self.rings.extend(worker::take_new());
         let mut most = 0;
         let mut place = 0;
@@ -221,8 +252,6 @@ impl State {
             for id in &retired {
                 self.definitions.remove(id);
             }
-        } else {
-            registry::retire_again(retired);
         }
         let mut waiting = 0;
         let flushing = FLUSHING.load(Ordering::Acquire);
@@ -312,4 +341,11 @@ pub fn flush(longest: Duration) -> bool {
     drop(guard);
     FLUSHING.store(false, Ordering::Release);
     is_done()
+}
+
+/// As [`flush`], for as long as the configuration allows.
+pub fn flush_at_stop() -> bool {
+    flush(Duration::from_millis(
+        FLUSH_LIMIT.load(Ordering::Relaxed).into(),
+    ))
 }

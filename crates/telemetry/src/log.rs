@@ -5,7 +5,7 @@ use std::cell::Cell;
 use outrider_plugin_formats::{self as formats, AccessLogFilter, AccessLogFormat};
 
 use crate::event::{LogEvent, Number};
-use crate::format::{FormatProblem, Node, Scratch, Template};
+use crate::format::{FormatProblem, Node, Scratch, Template, default_json};
 use crate::record::{Field, Values, encode};
 
 /// One of a million.
@@ -39,6 +39,7 @@ impl AccessLog {
         let mut fields = vec![Field::Number(Number::Start)];
         let layout = match &log.format {
             AccessLogFormat::Text(text) => Layout::Text(Template::parse(text, &mut fields)?),
+            AccessLogFormat::Default => Layout::Json(Node::parse(&default_json(), &mut fields)?),
             AccessLogFormat::Json(json) => Layout::Json(Node::parse(json, &mut fields)?),
         };
         Ok(Self {

@@ -5,6 +5,7 @@
 //! pass, and the ids are forgotten after it.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use outrider_plugin_formats as formats;
@@ -14,11 +15,13 @@ use crate::log::AccessLog;
 use crate::sink::SinkKey;
 
 /// An access log with its sink.
-#[derive(Debug, PartialEq)]
+#[derive(Debug)]
 pub struct Definition {
     pub(crate) id: u32,
     pub(crate) log: AccessLog,
     pub(crate) sink: formats::Sink,
+    /// Its handle is gone: no record of it is written any more. No lock, because a worker may drop the handle.
+    retired: AtomicBool,
 }
 
 /// The use of a definition by a configuration; its streams may write records of it.
@@ -41,7 +44,8 @@ impl Handle {
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        locked().retired.push(self.definition.id);
+        // Release: whoever sees this sees the records that were pushed before.
+        self.definition.retired.store(true, Ordering::Release);
     }
 }
 
@@ -51,15 +55,12 @@ struct Registry {
     definitions: BTreeMap<u32, Arc<Definition>>,
     /// Handles by what they stand for, so that all routes with an access log share one.
     handles: BTreeMap<String, Weak<Handle>>,
-    /// Ids whose handles are gone.
-    retired: Vec<u32>,
 }
 
 static REGISTRY: Mutex<Registry> = Mutex::new(Registry {
     last_id: 0,
     definitions: BTreeMap::new(),
     handles: BTreeMap::new(),
-    retired: Vec::new(),
 });
 
 fn locked() -> MutexGuard<'static, Registry> {
@@ -87,6 +88,7 @@ pub fn register(
         id: registry.last_id,
         log: compiled,
         sink: sink.clone(),
+        retired: AtomicBool::new(false),
     });
     registry
         .definitions
@@ -104,14 +106,14 @@ pub(crate) fn definition(id: u32) -> Option<Arc<Definition>> {
     locked().definitions.get(&id).map(Arc::clone)
 }
 
-/// Takes the ids whose handles are gone.
-pub(crate) fn take_retired() -> Vec<u32> {
-    std::mem::take(&mut locked().retired)
-}
-
-/// Puts ids back whose records may still be in a ring.
-pub(crate) fn retire_again(ids: Vec<u32>) {
-    locked().retired.extend(ids);
+/// The ids whose handles are gone.
+pub(crate) fn retired() -> Vec<u32> {
+    let registry = locked();
+    let definitions = registry.definitions.values();
+    definitions
+        .filter(|definition| definition.retired.load(Ordering::Acquire))
+        .map(|definition| definition.id)
+        .collect()
 }
 
 /// The sinks that records may still be written to.

@@ -284,6 +284,7 @@ impl<'t> Operator<'t> {
         self.no_parameters()?;
         Ok(match known {
             Plain::Text(text) => Source::Text(place(fields, Field::Text(text)), None),
+            Plain::Words(text) => Source::Words(place(fields, Field::Text(text))),
             Plain::Number(number) => Source::Number(place(fields, Field::Number(number))),
             Plain::NumberOrZero(number) => {
                 Source::NumberOrZero(place(fields, Field::Number(number)))
@@ -331,6 +332,8 @@ fn place(fields: &mut Vec<Field>, field: Field) -> usize {
 #[derive(Clone, Copy)]
 enum Plain {
     Text(Text),
+    /// A text in which white space becomes `_`.
+    Words(Text),
     Number(Number),
     NumberOrZero(Number),
     Milliseconds(Number),
@@ -410,7 +413,7 @@ const OPERATORS: &[(&str, Plain)] = &[
     ),
     (
         "DOWNSTREAM_TRANSPORT_FAILURE_REASON",
-        Plain::Text(Text::DownstreamTransportFailure),
+        Plain::Words(Text::DownstreamTransportFailure),
     ),
     ("DURATION", Plain::Milliseconds(Number::Complete)),
     ("PROTOCOL", Plain::Text(Text::Protocol)),
@@ -451,7 +454,7 @@ const OPERATORS: &[(&str, Plain)] = &[
     ("UPSTREAM_CLUSTER", Plain::Text(Text::UpstreamCluster)),
     (
         "UPSTREAM_CONNECTION_ID",
-        Plain::Number(Number::UpstreamConnectionId),
+        Plain::NumberOrZero(Number::UpstreamConnectionId),
     ),
     ("UPSTREAM_HOST", Plain::Text(Text::UpstreamHost)),
     (
@@ -469,7 +472,7 @@ const OPERATORS: &[(&str, Plain)] = &[
     ),
     (
         "UPSTREAM_TRANSPORT_FAILURE_REASON",
-        Plain::Text(Text::UpstreamTransportFailure),
+        Plain::Words(Text::UpstreamTransportFailure),
     ),
     (
         "UPSTREAM_WIRE_BYTES_RECEIVED",
