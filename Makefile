@@ -1,15 +1,17 @@
 # What a person runs. Each target does all of its own set-up; cargo decides what is rebuilt.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-lanes test soak soak-traps soak-hostile soak-operations test-istio test-report test-registry chaos fuzz miri tsan bench lab build release lint fmt docs clean tools test-tools bench-tools report-tools registry-tools nightly-tools envoy envoy-release \
+.PHONY: help demo demo-lanes test loom soak soak-traps soak-hostile soak-operations test-istio test-report test-registry chaos fuzz miri tsan bench lab build release lint fmt docs clean tools test-tools bench-tools report-tools registry-tools nightly-tools envoy envoy-release \
         test-plugins plugins plugins-rust plugins-go plugins-assemblyscript plugins-cpp
 
 CARGO ?= cargo
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 # Only miri and tsan need it. A dated one holds them still: NIGHTLY=nightly-2026-05-20.
 NIGHTLY ?= nightly
-# Two crates, with a target folder for each tool: nothing else is built, and nothing is built twice.
-SANITIZED := -p outrider-envoy-abi -p outrider-vm-pool
+# Three crates, with a target folder for each tool: nothing else is built, and nothing is built twice.
+SANITIZED := -p outrider-envoy-abi -p outrider-vm-pool -p outrider-telemetry
+# Files, sockets and the scheduler are no matter of memory, and Miri has none of them.
+INTERPRETED := -p outrider-envoy-abi -p outrider-vm-pool
 # The stock Envoy is installed into the project's own folder, whatever the user's environment says.
 export OUTRIDER_HOME := $(CURDIR)/.envoy
 
@@ -36,6 +38,7 @@ test: test-tools build plugins-rust envoy ## Format check, lints, and every test
 	    --manifest-path plugins/rust/Cargo.toml -- -D warnings
 	$(call step,'tests')
 	@$(CARGO) test --locked --workspace --no-fail-fast
+	@$(MAKE) --no-print-directory loom
 	@printf '\nnot built, and not tested: the plugins in plugins/{go,assemblyscript,cpp}; make test-plugins does both\n'
 
 test-plugins: build plugins envoy ## Build the Wasm plugins of every language, and Coraza, and run their cases, without Envoy and on it
@@ -43,6 +46,11 @@ test-plugins: build plugins envoy ## Build the Wasm plugins of every language, a
 	@scripts/build-plugins.sh --install coraza
 	$(call step,'cases of plugins')
 	@scripts/test-plugins.sh $(TARGET)/debug/outrider $(TARGET)/plugins/new
+
+# Loom stands in for the atomics in every crate that is compiled so: the exporter's runtime is left out.
+loom: ## Check all orders in which a worker and the exporter can use a ring, with loom
+	$(call step,'loom')
+	@RUSTFLAGS='--cfg loom' $(CARGO) test --locked --release --target-dir $(TARGET)/loom -p outrider-telemetry --no-default-features --lib loom
 
 soak: release envoy-release ## Load mixed faults for ten minutes (SOAK_SECONDS=60: one), check, and write docs/soak anew
 	$(call step,'soak')
@@ -93,7 +101,7 @@ fuzz: tools ## Call host functions from Wasm with random arguments (FUZZ_SECONDS
 miri: nightly-tools ## Interpret the tests of envoy-abi over its stub of Envoy, and of vm-pool, and find undefined behaviour
 	$(call step,'miri')
 	@MIRIFLAGS='-Zmiri-ignore-leaks -Zmiri-strict-provenance' \
-	    $(CARGO) +$(NIGHTLY) miri test --locked --target-dir $(TARGET)/miri --tests $(SANITIZED)
+	    $(CARGO) +$(NIGHTLY) miri test --locked --target-dir $(TARGET)/miri --tests $(INTERPRETED)
 
 # The standard library is built anew, so that its locks and threads are seen, too. The target is named, so that
 # RUSTFLAGS are not those of build scripts.

@@ -10,9 +10,15 @@
 use std::collections::BTreeSet;
 use std::process::Command;
 
-/// Every hook that Envoy 1.40 looks up for a bootstrap extension and for an HTTP filter, those of a cluster that
+/// Every hook that Envoy 1.40 looks up for an access logger, for a bootstrap extension and for an HTTP filter, those of a cluster that
 /// the module needs, and the one for the module.
 const HOOKS: &[&str] = &[
+    "access_logger_config_destroy",
+    "access_logger_config_new",
+    "access_logger_destroy",
+    "access_logger_flush",
+    "access_logger_log",
+    "access_logger_new",
     "bootstrap_extension_admin_request",
     "bootstrap_extension_cluster_add_or_update",
     "bootstrap_extension_cluster_removal",

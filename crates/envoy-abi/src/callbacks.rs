@@ -7,8 +7,8 @@
 use std::sync::OnceLock;
 
 use crate::raw::{
-    ClusterPtr, ConfigPtr, EnvoyBuffer, EnvoyHeader, FilterPtr, ModuleBuffer, ModuleHeader,
-    SchedulerPtr, TimingInfo,
+    ClusterPtr, ConfigPtr, EnvoyBuffer, EnvoyHeader, FilterPtr, LogBytes, LogTimes, LoggerPtr,
+    ModuleBuffer, ModuleHeader, SchedulerPtr, TimingInfo,
 };
 
 /// Envoy does not export functions that the module needs.
@@ -230,6 +230,47 @@ callbacks! {
         cluster: ClusterPtr, id: *mut u64, upstream: ModuleBuffer, headers: *const ModuleHeader,
         headers_length: usize, body: ModuleBuffer, timeout_milliseconds: u64,
     ) -> u32;
+
+    fn access_logger_config_define_counter(config: ConfigPtr, name: ModuleBuffer, id: *mut usize) -> u32;
+    fn access_logger_increment_counter(config: ConfigPtr, id: usize, value: u64) -> u32;
+    fn access_logger_get_headers_size(logger: LoggerPtr, map: u32) -> usize;
+    fn access_logger_get_headers(logger: LoggerPtr, map: u32, headers: *mut EnvoyHeader) -> bool;
+    fn access_logger_get_attribute_string(logger: LoggerPtr, id: u32, value: *mut EnvoyBuffer) -> bool;
+    fn access_logger_get_attribute_int(logger: LoggerPtr, id: u32, value: *mut u64) -> bool;
+    fn access_logger_get_response_flags(logger: LoggerPtr) -> u64;
+    fn access_logger_get_timing_info(logger: LoggerPtr, info: *mut LogTimes);
+    fn access_logger_get_bytes_info(logger: LoggerPtr, info: *mut LogBytes);
+    fn access_logger_get_route_name(logger: LoggerPtr, value: *mut EnvoyBuffer) -> bool;
+    fn access_logger_get_virtual_cluster_name(logger: LoggerPtr, value: *mut EnvoyBuffer) -> bool;
+    fn access_logger_get_downstream_remote_address(
+        logger: LoggerPtr, address: *mut EnvoyBuffer, port: *mut u32,
+    ) -> bool;
+    fn access_logger_get_downstream_local_address(
+        logger: LoggerPtr, address: *mut EnvoyBuffer, port: *mut u32,
+    ) -> bool;
+    fn access_logger_get_downstream_direct_remote_address(
+        logger: LoggerPtr, address: *mut EnvoyBuffer, port: *mut u32,
+    ) -> bool;
+    fn access_logger_get_downstream_direct_local_address(
+        logger: LoggerPtr, address: *mut EnvoyBuffer, port: *mut u32,
+    ) -> bool;
+    fn access_logger_get_upstream_cluster(logger: LoggerPtr, value: *mut EnvoyBuffer) -> bool;
+    fn access_logger_get_upstream_connection_id(logger: LoggerPtr) -> u64;
+    fn access_logger_get_upstream_protocol(logger: LoggerPtr, value: *mut EnvoyBuffer) -> bool;
+    fn access_logger_get_request_headers_bytes(logger: LoggerPtr) -> u64;
+    fn access_logger_get_response_headers_bytes(logger: LoggerPtr) -> u64;
+    fn access_logger_get_response_trailers_bytes(logger: LoggerPtr) -> u64;
+    fn access_logger_get_trace_id(logger: LoggerPtr, value: *mut EnvoyBuffer) -> bool;
+    fn access_logger_get_span_id(logger: LoggerPtr, value: *mut EnvoyBuffer) -> bool;
+    fn access_logger_get_dynamic_metadata(
+        logger: LoggerPtr, namespace: ModuleBuffer, path: ModuleBuffer, value: *mut EnvoyBuffer,
+    ) -> bool;
+    fn access_logger_get_dynamic_metadata_number(
+        logger: LoggerPtr, namespace: ModuleBuffer, path: ModuleBuffer, value: *mut f64,
+    ) -> bool;
+    fn access_logger_get_dynamic_metadata_bool(
+        logger: LoggerPtr, namespace: ModuleBuffer, path: ModuleBuffer, value: *mut bool,
+    ) -> bool;
 
     fn bootstrap_extension_config_signal_init_complete(config: ConfigPtr);
     fn bootstrap_extension_register_admin_handler(

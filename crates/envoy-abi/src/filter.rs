@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use outrider_plugin_api::{
-    Audience, ChainRun, Effects, HttpStreamEvent, HttpStreamId, LogLevel, MemoryExceeded, Reply,
-    Reservation, Verdict, Wake, WakeId,
+    Audience, Chain, ChainRun, Effects, HttpStreamEvent, HttpStreamId, LogLevel, MemoryExceeded,
+    Reply, Reservation, Verdict, Wake, WakeId,
 };
 use smallvec::SmallVec;
 
@@ -338,6 +338,12 @@ impl Filter {
         // SAFETY: not null, it is a pointer that the hook `per_route_config_new` returned; Envoy
         // keeps the route's configuration for as long as the stream has the route.
         unsafe { route.cast::<RouteConfig>().as_ref() }
+    }
+
+    /// The chain of the stream; `None` before its first hook.
+    pub(crate) fn chain(&self) -> Option<Arc<Chain>> {
+        let state = self.state.try_borrow().ok()?;
+        state.run.as_ref().map(|run| Arc::clone(run.chain()))
     }
 
     /// How the stream was broken off, if it was.

@@ -17,6 +17,7 @@ use outrider_plugin_api::{
 };
 use smallvec::SmallVec;
 
+use crate::access_log;
 use crate::background;
 use crate::callbacks::callbacks;
 use crate::callout::Ended;
@@ -341,6 +342,7 @@ unsafe extern "C" fn envoy_dynamic_module_on_http_filter_stream_complete(
 ) {
     // SAFETY: the caller's promise is passed on.
     let state = unsafe { state(module) };
+    access_log::stream_ends(&state);
     // The stream is over: nothing is left to break off.
     if state.broken().is_some() {
         return;

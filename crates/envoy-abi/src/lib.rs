@@ -13,6 +13,7 @@
     reason = "this crate is the boundary with Envoy's C ABI; each block says why it is sound"
 )]
 
+mod access_log;
 mod background;
 mod bootstrap;
 mod callbacks;

@@ -7,6 +7,7 @@ use std::ptr;
 use std::sync::{Arc, OnceLock};
 
 use outrider_plugin_api::{Chain, LogLevel, MetricId, MetricKind};
+use outrider_telemetry::worker::StreamLogs;
 
 use crate::bootstrap::AdminPages;
 use crate::callbacks::{Callbacks, callbacks, resolve};
@@ -32,6 +33,9 @@ pub trait Module: Send + Sync {
     /// Has a plugin, by its place among all, do what is due on this worker beside all streams. Returns whether there
     /// are plugins behind it.
     fn background(&self, worker: usize, plugin: usize) -> bool;
+
+    /// The access logs of streams that never reached a filter: the gateway's.
+    fn unrouted_logs(&self) -> Option<Arc<StreamLogs>>;
 
     /// Its pages on Envoy's admin port.
     fn admin(&self) -> &dyn AdminPages;

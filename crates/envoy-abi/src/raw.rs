@@ -14,6 +14,8 @@ pub(crate) type ConfigPtr = *mut c_void;
 pub(crate) type ExtensionPtr = *mut c_void;
 /// A cluster in Envoy.
 pub(crate) type ClusterPtr = *mut c_void;
+/// A stream that has ended, for an access logger.
+pub(crate) type LoggerPtr = *mut c_void;
 /// A scheduler: calls back to a stream's worker, or to the main thread.
 pub(crate) type SchedulerPtr = *mut c_void;
 
@@ -211,6 +213,65 @@ pub(crate) mod timing {
     pub(crate) const LAST_DOWNSTREAM_SENT: usize = 15;
     pub(crate) const COMPLETE: usize = 17;
 }
+
+/// `envoy_dynamic_module_type_timing_info`: when a stream began, in nanoseconds since 1970, and how long after that something
+/// else happened; -1: it did not.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct LogTimes {
+    pub(crate) start: i64,
+    pub(crate) complete: i64,
+    pub(crate) first_upstream_sent: i64,
+    pub(crate) last_upstream_sent: i64,
+    pub(crate) first_upstream_received: i64,
+    pub(crate) last_upstream_received: i64,
+    pub(crate) first_downstream_sent: i64,
+    pub(crate) last_downstream_sent: i64,
+}
+
+impl LogTimes {
+    pub(crate) const EMPTY: Self = Self {
+        start: -1,
+        complete: -1,
+        first_upstream_sent: -1,
+        last_upstream_sent: -1,
+        first_upstream_received: -1,
+        last_upstream_received: -1,
+        first_downstream_sent: -1,
+        last_downstream_sent: -1,
+    };
+}
+
+/// `envoy_dynamic_module_type_bytes_info`
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct LogBytes {
+    pub(crate) received: u64,
+    pub(crate) sent: u64,
+    pub(crate) wire_received: u64,
+    pub(crate) wire_sent: u64,
+}
+
+/// `envoy_dynamic_module_type_attribute_id`, those that access loggers have.
+pub(crate) mod log_attribute {
+    pub(crate) const PROTOCOL: u32 = 10;
+    pub(crate) const RESPONSE_CODE: u32 = 15;
+    pub(crate) const RESPONSE_CODE_DETAILS: u32 = 16;
+    pub(crate) const CONNECTION_ID: u32 = 28;
+    pub(crate) const REQUESTED_SERVER_NAME: u32 = 30;
+    pub(crate) const TLS_VERSION: u32 = 31;
+    pub(crate) const PEER_SUBJECT: u32 = 33;
+    pub(crate) const TRANSPORT_FAILURE: u32 = 39;
+    pub(crate) const TERMINATION_DETAILS: u32 = 40;
+    pub(crate) const UPSTREAM_ADDRESS: u32 = 41;
+    pub(crate) const UPSTREAM_TLS_VERSION: u32 = 43;
+    pub(crate) const UPSTREAM_LOCAL_ADDRESS: u32 = 51;
+    pub(crate) const UPSTREAM_TRANSPORT_FAILURE: u32 = 52;
+    pub(crate) const UPSTREAM_ATTEMPTS: u32 = 53;
+}
+
+/// `envoy_dynamic_module_type_access_log_type_DownstreamEnd`
+pub(crate) const DOWNSTREAM_END: u32 = 6;
 
 /// `envoy_dynamic_module_type_metrics_result`
 pub(crate) const METRICS_SUCCESS: u32 = 0;

@@ -306,7 +306,7 @@ impl TestConfig {
     }
 }
 
-struct NoMetrics;
+pub(crate) struct NoMetrics;
 
 impl outrider_plugin_api::Metrics for NoMetrics {
     fn define(&mut self, _: outrider_plugin_api::MetricKind, _: &str) -> Option<MetricId> {

@@ -25,6 +25,7 @@ const PLUGINS: &str = "/outrider/plugins";
 
 const FILE: &str = "/outrider/file";
 const LANES: &str = "/outrider/lanes";
+const TELEMETRY: &str = "/outrider/telemetry";
 
 /// 1: the gateway's file was refused, and what worked goes on.
 const REFUSED: &str = "outrider.file_refused";
@@ -49,6 +50,10 @@ const PAGES: &[AdminPage] = &[
     AdminPage {
         path: LANES,
         help: "Outrider: requests by lane, and hops of traced requests (?trace=ID); as JSON",
+    },
+    AdminPage {
+        path: TELEMETRY,
+        help: "Outrider: records that were written and dropped, and the sinks of telemetry; as JSON",
     },
 ];
 
@@ -88,6 +93,13 @@ impl AdminPages for Outrider {
             return AdminAnswer {
                 status: 200,
                 body: lanes(request.query),
+                gauge: None,
+            };
+        }
+        if path == TELEMETRY {
+            return AdminAnswer {
+                status: 200,
+                body: crate::telemetry::page(),
                 gauge: None,
             };
         }

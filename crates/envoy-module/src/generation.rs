@@ -6,10 +6,11 @@ use std::sync::{Arc, Weak};
 use std::time::SystemTime;
 
 use outrider_envoy_abi::{FilterConfig, MetricTable, RouteConfig};
-use outrider_plugin_api::{CalloutClusters, Chain, ConfigPlace, Link, Plugin};
+use outrider_plugin_api::{Attachment, CalloutClusters, Chain, ConfigPlace, Link, Plugin};
 use outrider_plugin_formats::{
     self as formats, Group, LaneUse, PluginEntry, PluginTime, RoutePlugin,
 };
+use outrider_telemetry::worker::StreamLogs;
 use outrider_vm_pool::drop_later;
 use serde_json::Value;
 
@@ -20,6 +21,7 @@ use crate::metrics::Table;
 use crate::plugin::{self, CodeKey, GenerationPlugin, Place};
 use crate::registry::Filter;
 use crate::route::{self, Route};
+use crate::telemetry::Telemetry;
 
 /// The part of a generation that filter configurations with the same document share.
 #[derive(Debug)]
@@ -33,6 +35,7 @@ pub(crate) struct Core {
     filter: Weak<Filter>,
     plugins: BTreeMap<String, GenerationPlugin>,
     lanes: Lanes,
+    telemetry: Telemetry,
     base: Arc<Chain>,
     body_limit: Option<u32>,
 }
@@ -79,6 +82,10 @@ impl Core {
                 Err(refusal) => refusals.push(refusal),
             }
         }
+        let telemetry = Telemetry::load(document.telemetry, workers).unwrap_or_else(|wrong| {
+            refusals.extend(wrong);
+            Telemetry::default()
+        });
         let mut core = Self {
             id,
             since: SystemTime::now(),
@@ -87,17 +94,24 @@ impl Core {
             filter,
             plugins,
             lanes: Lanes::new(document.lane_groups, document.lanes, workers),
+            telemetry,
             base: Arc::default(),
             body_limit,
         };
         let (links, wrong) = core.links("gateway", &[], &[]);
         refusals.extend(wrong);
         if refusals.is_empty() {
-            core.base = Arc::new(Chain::new(links));
+            core.base =
+                Arc::new(Chain::new(links).with_attachment(attachment(core.telemetry.gateway())));
             Ok(core)
         } else {
             Err(refusals)
         }
+    }
+
+    /// Its telemetry.
+    pub(crate) fn telemetry(&self) -> &Telemetry {
+        &self.telemetry
     }
 
     /// Its plugins, by name.
@@ -157,6 +171,12 @@ impl Core {
         links.extend(ordered.into_iter().map(|(_, link)| link));
         (links, refusals)
     }
+}
+
+/// Access logs as a chain has them.
+pub(crate) fn attachment(logs: Option<Arc<StreamLogs>>) -> Option<Attachment> {
+    let logs = logs.filter(|logs| !logs.is_empty())?;
+    Some(logs)
 }
 
 /// The order of a chain: phase group, then priority with high ones first, then name.

@@ -17,11 +17,13 @@ mod plugin;
 mod registry;
 mod route;
 mod source;
+mod telemetry;
 
 use std::sync::{Arc, LazyLock};
 
 use outrider_envoy_abi::{AdminPages, ConfigContext, FilterConfig, Module, RouteConfig, log};
 use outrider_plugin_api::LogLevel;
+use outrider_telemetry::worker::StreamLogs;
 
 use crate::document::Refusal;
 use crate::registry::Registry;
@@ -65,6 +67,10 @@ impl Module for Outrider {
 
     fn background(&self, worker: usize, plugin: usize) -> bool {
         self.registry.background(worker, plugin)
+    }
+
+    fn unrouted_logs(&self) -> Option<Arc<StreamLogs>> {
+        telemetry::unrouted()
     }
 
     fn admin(&self) -> &dyn AdminPages {

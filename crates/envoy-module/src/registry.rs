@@ -129,6 +129,7 @@ impl Registry {
                 }
             }
         }
+        core.telemetry().begin();
         locked(&filter.state).cores.push(KnownCore {
             id,
             core: Arc::downgrade(&core),

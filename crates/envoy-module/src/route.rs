@@ -8,9 +8,10 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use outrider_plugin_api::{Chain, Link};
 use outrider_plugin_formats::RouteConfig;
+use outrider_telemetry::worker::StreamLogs;
 
 use crate::document::Refusal;
-use crate::generation::Core;
+use crate::generation::{Core, attachment};
 
 /// Whether there has ever been a route's configuration in this process.
 static ANY: AtomicBool = AtomicBool::new(false);
@@ -75,8 +76,19 @@ impl Route {
             .map_or(scope, |(project, _)| project)
     }
 
-    fn chain_of(&self, links: Vec<Link>) -> Arc<Chain> {
-        Arc::new(Chain::new(links).of_project(self.project()))
+    fn chain_of(&self, links: Vec<Link>, logs: Option<Arc<StreamLogs>>) -> Arc<Chain> {
+        let chain = Chain::new(links).of_project(self.project());
+        Arc::new(chain.with_attachment(attachment(logs)))
+    }
+
+    /// The access logs in a generation; the gateway's, where the route's are refused.
+    fn logs(&self, core: &Core) -> (Option<Arc<StreamLogs>>, Vec<Refusal>) {
+        let own = self.document.telemetry.as_ref();
+        let own = own.map(|telemetry| telemetry.access_logs.as_slice());
+        match core.telemetry().of_route(self.scope(), own) {
+            Ok(logs) => (logs, Vec::new()),
+            Err(refusals) => (core.telemetry().gateway(), refusals),
+        }
     }
 
     fn links(&self, core: &Core) -> (Vec<Link>, Vec<Refusal>) {
@@ -86,18 +98,20 @@ impl Route {
 
     /// Makes the route's chain in a generation.
     pub(crate) fn resolve(&self, core: &Core) -> Resolved {
-        let (links, refusals) = self.links(core);
+        let (links, mut refusals) = self.links(core);
+        let (logs, wrong) = self.logs(core);
+        refusals.extend(wrong);
         // A vector of chains is valid whatever panicked while it was locked.
         let mut chains = self.chains.write().unwrap_or_else(PoisonError::into_inner);
         if refusals.is_empty() {
-            chains.push((core.id, self.chain_of(links)));
+            chains.push((core.id, self.chain_of(links, logs)));
             return Resolved::New;
         }
         if let Some(newest) = chains.last().map(|(_, newest)| Arc::clone(newest)) {
             chains.push((core.id, newest));
             Resolved::KeepsOld(refusals)
         } else {
-            chains.push((core.id, self.chain_of(links)));
+            chains.push((core.id, self.chain_of(links, logs)));
             Resolved::Broken(refusals)
         }
     }
@@ -123,6 +137,6 @@ impl Route {
         // Cannot happen while every route is resolved in every generation that lives; if it does, the
         // stream still gets the right chain, at a cost.
         drop(chains);
-        self.chain_of(self.links(core).0)
+        self.chain_of(self.links(core).0, self.logs(core).0)
     }
 }

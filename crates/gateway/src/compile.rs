@@ -23,6 +23,7 @@ mod schema_check;
 mod scopes;
 mod scripts;
 mod shadow;
+mod telemetry;
 mod tls;
 mod upstreams;
 
@@ -118,7 +119,13 @@ pub fn compile(path: &str, loader: &dyn Loader) -> Compiled {
     let plugins = plugins::load(&mut context, &sources);
     plugins::check_allowed(&mut context, &sources, &upstreams.names);
     let lanes = lanes::build(&mut context, &sources, &upstreams.names);
-    let projects = projects::build(&mut context, &sources, &upstreams, &lanes);
+    let projects = projects::build(
+        &mut context,
+        &sources,
+        &upstreams,
+        &lanes,
+        gateway.telemetry.as_ref(),
+    );
     tls::warn_of_missing_names(&mut context, &projects);
     let unused = mistakes::unused(&sources, &gateway, &plugins, &projects, &upstreams);
     let scoped = scopes::build(&mut context, gateway, &plugins, projects, &upstreams.names);

@@ -24,7 +24,9 @@ use serde_json::{Value, json};
 
 use crate::plan::Plan;
 
-pub use filter::{admin_pages, discovered_filter, filter_extension, workers_cluster};
+pub use filter::{
+    access_logger, admin_pages, discovered_filter, filter_extension, workers_cluster,
+};
 pub use yaml::to_yaml;
 
 /// Name of the HTTP filter, of its ECDS resource and of the key of its per-route configuration.

@@ -6,6 +6,7 @@
 
 pub(crate) mod lanes;
 pub(crate) mod mesh;
+pub(crate) mod telemetry;
 pub(crate) mod text;
 
 use outrider_plugin_formats::{
@@ -18,6 +19,7 @@ use serde::Deserialize;
 pub(crate) use lanes::{LaneGroup, LaneTarget, LaneWhen, ProjectLane, ProjectLaneRole};
 pub(crate) use mesh::{KubernetesUpstream, Mesh};
 pub use mesh::{LaneMode, MeshTraffic, ModuleSource};
+pub(crate) use telemetry::{ScopeTelemetry, Telemetry};
 pub(crate) use text::{
     Address, AddressRange, Duration, HeaderName, HostPattern, IpAddress, Method, Name, Number,
     Path, PluginName, Regex, Size, Text, Upgrade,
@@ -82,6 +84,10 @@ pub(crate) struct Gateway {
     /// with a format of your own.
     #[serde(default)]
     pub(crate) access_log: Field<Shape<Text, AccessLog>>,
+    /// Records of requests that are written off Envoy's workers, which costs requests less than `access_log`: access logs to
+    /// files, to standard output and to receivers of the OpenTelemetry protocol (`docs/telemetry.md`). Default: none.
+    #[serde(default)]
+    pub(crate) telemetry: Field<Telemetry>,
     /// A folder for the log files of plugins (`envoy.filelog`), one file for each plugin; relative to
     /// this file. Default: what plugins log there goes to Envoy's log.
     #[serde(default)]
@@ -568,6 +574,9 @@ pub(crate) struct Project {
     /// What happens to the lane of its requests. Default: nothing.
     #[serde(default)]
     pub(crate) lane: Field<ProjectLane>,
+    /// What differs of telemetry for its requests. Default: as at the gateway.
+    #[serde(default)]
+    pub(crate) telemetry: Field<ScopeTelemetry>,
     /// Metadata of its routes, by namespace and key, for plugins: in scripts of Envoy's Lua filter `handle:metadata()`
     /// answers the namespace `envoy.filters.http.lua`. A route's own keys win.
     #[serde(default)]
@@ -638,6 +647,9 @@ pub(crate) struct Route {
     /// Default: none, and requests to upgrade are answered with 403.
     #[serde(default)]
     pub(crate) upgrades: Field<Vec<Field<Upgrade>>>,
+    /// What differs of telemetry for its requests. Default: as in the project.
+    #[serde(default)]
+    pub(crate) telemetry: Field<ScopeTelemetry>,
     /// Its metadata, by namespace and key, for plugins, over its project's.
     #[serde(default)]
     #[schemars(

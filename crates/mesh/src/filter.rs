@@ -223,6 +223,7 @@ fn document(group: &LaneGroup, role: LaneRole, place: Option<LanePlace>) -> Filt
             role,
             place,
         }],
+        telemetry: None,
         plugins: Vec::new(),
     }
 }

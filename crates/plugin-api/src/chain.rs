@@ -1,5 +1,6 @@
 //! The ordered plugins that one stream passes.
 
+use std::any::Any;
 use std::sync::Arc;
 
 use crate::call_times::CallTimes;
@@ -85,7 +86,11 @@ pub struct Chain {
     response: Handled,
     log: bool,
     project: Option<Arc<str>>,
+    attachment: Option<Attachment>,
 }
+
+/// Something of the chain's scope that is not the plugins' business, and that a stream finds without a search.
+pub type Attachment = Arc<dyn Any + Send + Sync>;
 
 /// What at least one link of a chain handles of a direction.
 #[derive(Debug, Clone, Copy, Default)]
@@ -117,6 +122,7 @@ impl Chain {
             log: links.iter().any(|link| link.interest.log),
             links: links.into_boxed_slice(),
             project: None,
+            attachment: None,
         }
     }
 
@@ -125,6 +131,18 @@ impl Chain {
     pub fn of_project(mut self, project: &str) -> Self {
         self.project = Some(project.into());
         self
+    }
+
+    /// The same chain, with something else of its scope.
+    #[must_use]
+    pub fn with_attachment(mut self, attachment: Option<Attachment>) -> Self {
+        self.attachment = attachment;
+        self
+    }
+
+    /// Returns what [`Chain::with_attachment`] was given.
+    pub fn attachment(&self) -> Option<&Attachment> {
+        self.attachment.as_ref()
     }
 
     /// Returns the project whose routes have this chain, or `None` for the gateway's own chain.

@@ -42,7 +42,7 @@ pub use callout::{
     CalloutFailure, CalloutId, CalloutRequest, CalloutResponse, HttpStreamEvent, HttpStreamId,
     HttpStreamRequest, Wake, WakeId,
 };
-pub use chain::{Chain, Link, LinkMetrics};
+pub use chain::{Attachment, Chain, Link, LinkMetrics};
 pub use circuit::{
     Admission, Circuit, CircuitChange, CircuitPolicy, CircuitState, CircuitStatus, OpenCircuits,
 };

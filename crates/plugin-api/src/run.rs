@@ -137,6 +137,11 @@ impl ChainRun {
         }
     }
 
+    /// The chain of the stream.
+    pub fn chain(&self) -> &Arc<Chain> {
+        &self.chain
+    }
+
     /// The headers of a direction are here, and no plugin has anything to do with that direction:
     /// they go on. Otherwise `false`, and they are to be given to [`ChainRun::on_headers`].
     pub fn pass_headers(&mut self, direction: Direction, end_of_stream: bool) -> bool {

@@ -13,6 +13,7 @@ use crate::circuit::Circuit;
 use crate::lanes::{LaneGroup, LaneUse};
 use crate::manifest::{BodyModes, Group, Runtime};
 use crate::policy::{Budgets, FailurePolicy};
+use crate::telemetry::{RouteTelemetry, Telemetry};
 use crate::wasm::WasmOptions;
 
 /// The version of both documents. A document of another version is refused.
@@ -50,6 +51,9 @@ pub struct FilterConfig {
     /// before it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub lanes: Vec<LaneUse>,
+    /// Where records of streams go, and the access logs of the gateway's scope; absent: nothing is recorded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub telemetry: Option<Telemetry>,
     /// The plugins, in any order; names are unique.
     #[serde(default)]
     pub plugins: Vec<PluginEntry>,
@@ -160,6 +164,9 @@ pub struct RouteConfig {
     /// What the scope does with the lanes of its requests; empty: as at the gateway.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub lanes: Vec<LaneUse>,
+    /// The access logs in force; absent: as at the gateway.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub telemetry: Option<RouteTelemetry>,
     /// The plugins of which something differs.
     #[serde(default)]
     pub plugins: Vec<RoutePlugin>,

@@ -13,6 +13,7 @@ mod manifest;
 mod package;
 mod policy;
 mod problem;
+mod telemetry;
 mod wasm;
 
 pub use allow::{All, Allow, AllowedNames, REPORTING_HEADERS};
@@ -32,4 +33,9 @@ pub use manifest::{BodyMode, BodyModes, Group, Manifest, Runtime};
 pub use package::{PluginCode, PluginPackage, WasmModule};
 pub use policy::{Budgets, BudgetsForm, Cause, FailureAction, FailurePolicy};
 pub use problem::{Places, Problem};
+pub use telemetry::{
+    AccessLog, AccessLogFilter, AccessLogFormat, DEFAULT_FLUSH, DEFAULT_RING, DEFAULT_STARVATION,
+    DEFAULT_VALUE_LIMIT, FileSink, OtlpProtocol, OtlpSink, RouteTelemetry, Scheduling, Sink,
+    StatusRange, Telemetry,
+};
 pub use wasm::{WasmOptions, WasmResults};

@@ -13,6 +13,7 @@ use crate::raw::FilterPtr;
 use crate::stub::{Asked, TestConfig, TestPlugin, asked, envoy, pointer, times, wait_asked};
 use crate::wake_queue::{self, GAP, TURN};
 
+mod access_log;
 mod lent_bytes;
 
 /// A stream that has a filter, as Envoy keeps it.
@@ -26,8 +27,12 @@ struct TestStream {
 
 impl TestStream {
     fn new(plugin: &Arc<TestPlugin>) -> Self {
+        Self::with(TestConfig::of(plugin))
+    }
+
+    fn with(config: Arc<dyn FilterConfig>) -> Self {
         envoy();
-        let config = Box::new(TestConfig::of(plugin));
+        let config = Box::new(config);
         let filter = pointer();
         // SAFETY: the configuration outlives the filter.
         let module = unsafe {

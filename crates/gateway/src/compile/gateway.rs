@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
 use ipnet::IpNet;
-use outrider_plugin_formats::PluginTime;
+use outrider_plugin_formats::{PluginTime, Telemetry};
 use outrider_yaml::{Field, Located};
 
 use super::files::{Place, Source};
-use super::{Context, Origin, access_log, scopes, tls};
+use super::{Context, Origin, access_log, scopes, telemetry, tls};
 use crate::model::{self, Protocol, text};
 use crate::plan::{AccessLog, ClientLimits, ClientTimeouts, Listener, Protocols, Use};
 
@@ -21,6 +21,7 @@ pub(super) struct Built {
     pub(super) listeners: Vec<Listener>,
     pub(super) admin: Option<SocketAddr>,
     pub(super) access_log: Option<AccessLog>,
+    pub(super) telemetry: Option<Telemetry>,
     pub(super) plugin_logs: Option<String>,
     pub(super) plugin_time: PluginTime,
     pub(super) body_limit: u32,
@@ -38,6 +39,7 @@ impl Default for Built {
             listeners: Vec::new(),
             admin: None,
             access_log: None,
+            telemetry: None,
             plugin_logs: None,
             plugin_time: PluginTime::default(),
             body_limit: DEFAULT_BODY_LIMIT,
@@ -86,6 +88,7 @@ pub(super) fn build(context: &mut Context<'_>, sources: &[Source]) -> Built {
     Built {
         admin,
         access_log: access_log::read(context, origin, &gateway_value.access_log),
+        telemetry: telemetry::of_gateway(context, origin, &gateway_value.telemetry),
         plugin_logs: gateway_value
             .plugin_logs
             .value()

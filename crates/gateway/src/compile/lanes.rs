@@ -813,6 +813,7 @@ pub(super) fn expand(route: Route) -> Vec<Route> {
                 // Told once, of the baseline's.
                 upgrades: None,
                 metadata: route.metadata.clone(),
+                telemetry: route.telemetry.clone(),
                 uses: route.uses.clone(),
             }
         };

@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use outrider_plugin_formats::LaneUse;
+use outrider_plugin_formats::{LaneUse, Telemetry};
 use outrider_yaml::{Field, Location};
 use serde_json::{Map, Value};
 
 use super::files::Source;
 use super::lanes::{self, LaneGroups, LaneRoutes};
+use super::telemetry::{self, AccessLogs};
 use super::upstreams::Upstreams;
 use super::{Context, Origin, metadata, mistakes, routes, scopes, shadow};
 use crate::model;
@@ -20,6 +21,8 @@ pub(super) struct Project {
     /// What happens to the lane of its requests.
     pub(super) lane: Option<LaneUse>,
     pub(super) metadata: Map<String, Value>,
+    /// The access logs in force, if it says anything of them.
+    pub(super) telemetry: Option<AccessLogs>,
     pub(super) uses: Vec<Use>,
     pub(super) routes: Vec<Route>,
 }
@@ -35,6 +38,8 @@ pub(super) struct Route {
     /// Where it says that requests may be upgraded.
     pub(super) upgrades: Option<(Origin, Location)>,
     pub(super) metadata: Map<String, Value>,
+    /// The access logs in force, if it says anything of them.
+    pub(super) telemetry: Option<AccessLogs>,
     pub(super) uses: Vec<Use>,
 }
 
@@ -50,6 +55,7 @@ pub(super) fn build(
     sources: &[Source],
     upstreams: &Upstreams,
     lanes: &LaneGroups,
+    telemetry: Option<&Telemetry>,
 ) -> Vec<Project> {
     let mut taken = Taken::default();
     let mut projects = Vec::new();
@@ -63,6 +69,7 @@ pub(super) fn build(
                 project.location,
                 &project.value,
                 (upstreams, lanes),
+                telemetry,
             );
             projects.push(project);
         }
@@ -77,6 +84,7 @@ fn one(
     location: Location,
     project: &model::Project,
     (upstreams, lanes): (&Upstreams, &LaneGroups),
+    gateway: Option<&Telemetry>,
 ) -> Project {
     let name = match context.required(origin, location, "the project", "name", &project.name) {
         None => String::new(),
@@ -105,6 +113,9 @@ fn one(
     let lane = lanes::of_project(context, origin, &project.lane, lanes);
     let metadata = metadata::read(context, origin, &project.metadata);
     let uses = scopes::read_uses(context, origin, &project.uses);
+    let above = telemetry::access_logs(gateway);
+    let logs = telemetry::of_scope(context, origin, &project.telemetry, &above, gateway);
+    let in_force = logs.as_ref().unwrap_or(&above);
     let mut routes = Vec::new();
     if let Some(list) = context.required(origin, location, &what, "routes", &project.routes) {
         if list.value.is_empty() {
@@ -120,7 +131,10 @@ fn one(
             let Some(route) = route.get() else {
                 continue;
             };
-            let route = routes::build(context, origin, index, route, (upstreams, lanes));
+            let logs =
+                telemetry::of_scope(context, origin, &route.value.telemetry, in_force, gateway);
+            let mut route = routes::build(context, origin, index, route, (upstreams, lanes));
+            route.telemetry = logs;
             if let Some(first) = names.insert(route.name.clone(), route.location) {
                 context.problem(
                     origin,
@@ -143,6 +157,7 @@ fn one(
         hosts,
         lane,
         metadata,
+        telemetry: logs,
         uses,
         routes: routes.into_iter().flat_map(lanes::expand).collect(),
     }

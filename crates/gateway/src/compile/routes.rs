@@ -54,6 +54,7 @@ pub(super) fn build(
         ),
         lanes,
         metadata: metadata::read(context, origin, &route.metadata),
+        telemetry: None,
         uses: scopes::read_uses(context, origin, &route.uses),
         upgrades: route
             .upgrades

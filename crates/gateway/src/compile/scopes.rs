@@ -17,7 +17,7 @@ use super::gateway::Built;
 use super::plugins::{Loaded, Plugins};
 use super::projects;
 use super::schema_check::{Place, Violation};
-use super::{Context, Origin, known_names, metadata, placed};
+use super::{Context, Origin, known_names, metadata, placed, telemetry};
 use crate::merge::{compose, merge};
 use crate::model;
 use crate::plan::{Project, Route, Switch, Use};
@@ -187,6 +187,7 @@ impl Scopes<'_, '_> {
             hosts,
             lane,
             metadata,
+            telemetry,
             uses,
             routes,
         } = project;
@@ -245,13 +246,19 @@ impl Scopes<'_, '_> {
                 let mut all = changes.clone();
                 all.append(&mut route_changes);
                 let plugins = document_plugins(&all, gateway);
-                (plugins != own).then(|| RouteConfig {
-                    format: FORMAT,
-                    scope: format!("project {name}, route {}", route.name),
-                    lanes: lanes.clone(),
-                    plugins,
-                })
+                Some(plugins).filter(|plugins| *plugins != own)
             };
+            let logs = route
+                .telemetry
+                .as_ref()
+                .filter(|logs| Some(*logs) != telemetry.as_ref());
+            let filter = (filter.is_some() || logs.is_some()).then(|| RouteConfig {
+                format: FORMAT,
+                scope: format!("project {name}, route {}", route.name),
+                lanes: lanes.clone(),
+                telemetry: logs.or(telemetry.as_ref()).map(telemetry::document),
+                plugins: filter.unwrap_or_else(|| own.clone()),
+            });
             match (route.matches, route.action) {
                 (Some(matches), Some(action)) => built.push(Route {
                     name: route.name,
@@ -264,10 +271,12 @@ impl Scopes<'_, '_> {
                 _ => whole = false,
             }
         }
-        let filter = (!own.is_empty() || !lanes.is_empty()).then(|| RouteConfig {
+        let is_own = !own.is_empty() || !lanes.is_empty() || telemetry.is_some();
+        let filter = is_own.then(|| RouteConfig {
             format: FORMAT,
             scope: format!("project {name}"),
             lanes,
+            telemetry: telemetry.as_ref().map(telemetry::document),
             plugins: own,
         });
         whole.then_some(Project {
@@ -455,6 +464,7 @@ impl Scopes<'_, '_> {
             // Which groups scopes use is known later.
             lane_groups: Vec::new(),
             lanes: Vec::new(),
+            telemetry: gateway.telemetry.clone(),
             plugins,
         }
     }

@@ -45,6 +45,17 @@ pub fn filter_extension(name: &str, config: &FilterConfig) -> Value {
     ])
 }
 
+/// In a listener: the module's access logger. What it records is in the documents of the filter and of routes.
+pub fn access_logger() -> Value {
+    json!({
+        "name": "envoy.access_loggers.dynamic_modules",
+        "typed_config": typed(
+            "envoy.extensions.access_loggers.dynamic_modules.v3.DynamicModuleAccessLog",
+            json!({ "dynamic_module_config": dynamic_module(), "logger_name": "outrider" }),
+        ),
+    })
+}
+
 /// A `typed_per_filter_config`.
 pub(super) fn per_route(config: &RouteConfig) -> Value {
     object([(FILTER_NAME, module(PER_ROUTE, config))])

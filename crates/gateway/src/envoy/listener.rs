@@ -161,9 +161,10 @@ fn connection_manager(
         .map(|name| json!({ "upgrade_type": name, "enabled": false }))
         .collect();
     set("upgrade_configs", upgrades.into());
-    if let Some(log) = &plan.access_log {
-        set("access_log", json!([access_log(log)]));
-    }
+    // The module's logger is there with and without `telemetry`, so that no change of that replaces the listener.
+    let mut loggers = vec![filter::access_logger()];
+    loggers.extend(plan.access_log.as_ref().map(access_log));
+    set("access_log", loggers.into());
     typed(
         "envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager",
         Value::Object(manager),

@@ -9,6 +9,7 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
 use ipnet::IpNet;
+use outrider_plugin_formats::StatusRange;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{Deserialize, Deserializer, Visitor};
 
@@ -98,6 +99,10 @@ text_types! {
     DnsName(String) = dns_name, "a name in lower case", {"type": "string", "pattern": "^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$", "maxLength": 253};
     /// The value of a label in Kubernetes.
     LabelValue(String) = label_value, "the value of a label", {"type": "string", "pattern": "^([A-Za-z0-9]([-_.A-Za-z0-9]*[A-Za-z0-9])?)?$", "maxLength": 63};
+    /// A part of all, in millionths.
+    Percent(u32) = percent, "a part in per cent, like `10%`", {"type": "string", "pattern": "^[0-9]+([.][0-9]{1,4})?%$"};
+    /// A range of status codes.
+    Status(StatusRange) = status, "a status, like `404`, `5xx` or `400-499`", {"type": "string", "pattern": "^([1-5]xx|[1-5][0-9]{2}(-[1-5][0-9]{2})?)$"};
     /// A size in bytes.
     Size(u32) = size, "a size with its unit, like `1MiB`", {"type": "string", "pattern": "^[0-9]+(B|KiB|MiB|GiB)$"};
 }
@@ -509,6 +514,50 @@ fn duration(text: &str) -> Result<u64, String> {
         .checked_mul(factor)
         .filter(|milliseconds| *milliseconds <= MOST)
         .ok_or_else(|| format!("the duration `{text}` is more than a year; write a shorter one"))
+}
+
+fn percent(text: &str) -> Result<u32, String> {
+    let wrong =
+        || format!("`{text}` is no part in per cent; write `10%`, or `0.1%` for one of a thousand");
+    let number = text.strip_suffix('%').ok_or_else(wrong)?;
+    let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
+    let is_digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
+    let has_point = number.contains('.');
+    if whole.is_empty()
+        || !is_digits(whole)
+        || !is_digits(fraction)
+        || fraction.len() > 4
+        || (has_point && fraction.is_empty())
+    {
+        return Err(wrong());
+    }
+    let whole: u32 = whole.parse().map_err(|_| wrong())?;
+    let fraction: u32 = format!("{fraction:0<4}").parse().map_err(|_| wrong())?;
+    whole
+        .checked_mul(10_000)
+        .and_then(|parts| parts.checked_add(fraction))
+        .filter(|parts| *parts <= 1_000_000)
+        .ok_or_else(|| format!("`{text}` is more than all; write at most `100%`"))
+}
+
+fn status(text: &str) -> Result<StatusRange, String> {
+    let wrong = || format!("`{text}` is no status; write `404`, `5xx` or `400-499`");
+    let one = |text: &str| {
+        let number: u16 = text.parse().ok()?;
+        ((100..=599).contains(&number) && text.len() == 3).then_some(number)
+    };
+    let range = match (text.strip_suffix("xx"), text.split_once('-')) {
+        (Some(class), _) => one(&format!("{class}00")).map(|from| (from, from + 99)),
+        (None, Some((from, to))) => one(from).zip(one(to)),
+        (None, None) => one(text).map(|status| (status, status)),
+    };
+    let (from, to) = range.ok_or_else(wrong)?;
+    if from > to {
+        return Err(format!(
+            "`{text}` has no status in it; write the smaller one first"
+        ));
+    }
+    Ok(StatusRange { from, to })
 }
 
 fn size(text: &str) -> Result<u32, String> {
