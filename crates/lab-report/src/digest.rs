@@ -71,7 +71,8 @@ struct ChartFile<'chart> {
 /// A template cannot be filled.
 pub fn digest(run: &Run) -> Result<Digest, askama::Error> {
     let judgement = Judgement::of(run);
-    let columns: Vec<&'static str> = COLUMNS.into_iter().chain([EXTERNAL]).collect();
+    let has = |name: &&str| run.variants.iter().any(|variant| variant.name == **name);
+    let columns: Vec<&'static str> = COLUMNS.into_iter().chain([EXTERNAL]).filter(has).collect();
     let shown = |group: &&Group| {
         group
             .rows

@@ -82,7 +82,8 @@ pub(crate) fn prepare(
             Telemetry::Asynchronous => absent.push(Absent {
                 group: GROUP.to_owned(),
                 name: "telemetry asynchronous".to_owned(),
-                reason: "Outrider has no telemetry of its own yet".to_owned(),
+                reason: "Outrider writes access logs off the workers, and has no tracer yet: inline telemetry is both"
+                    .to_owned(),
             }),
         }
     }
