@@ -83,6 +83,10 @@ impl Module for Plugins {
         plugin < 3
     }
 
+    fn unrouted_logs(&self) -> Option<Arc<outrider_telemetry::worker::StreamLogs>> {
+        None
+    }
+
     fn admin(&self) -> &dyn AdminPages {
         unreachable!("no test asks for pages")
     }
