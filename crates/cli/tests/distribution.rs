@@ -1,11 +1,6 @@
 //! Built-in plugins, and plugins in registries, as the command's users meet them.
 
-#![expect(
-    clippy::unwrap_used,
-    clippy::indexing_slicing,
-    clippy::format_push_string,
-    reason = "helpers of tests fail as tests do"
-)]
+#![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
 #[path = "../../plugin-registry/tests/support/registry.rs"]
 #[expect(dead_code, reason = "the registry's own tests use more of it")]

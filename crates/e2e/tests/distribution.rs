@@ -61,8 +61,8 @@ async fn headers(gateway: &Gateway) -> (Option<String>, Option<String>) {
     (header("x-builtin"), header("x-season"))
 }
 
-fn some(text: &str) -> Option<String> {
-    Some(text.to_owned())
+fn both(builtin: &str, season: &str) -> (Option<String>, Option<String>) {
+    (Some(builtin.to_owned()), Some(season.to_owned()))
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -76,14 +76,14 @@ async fn last_good_plugin_goes_on_serving_when_its_registry_is_down() {
         .replace("IMAGE", &image)
         .replace("ECHO", &echo.address().to_string());
     let mut gateway = Gateway::start_with(&yaml, &[], GatewayOptions::default()).unwrap();
-    assert_eq!(headers(&gateway).await, (some("yes"), some("winter")));
+    assert_eq!(headers(&gateway).await, both("yes", "winter"));
 
     // The tag moves, and the file is read again.
     push(author.path(), &image, "spring");
     gateway
         .update(&yaml.replace("name: rest", "name: all"))
         .unwrap();
-    assert_eq!(headers(&gateway).await, (some("yes"), some("spring")));
+    assert_eq!(headers(&gateway).await, both("yes", "spring"));
 
     // The registry is gone: a change is applied, with the plugin as it was.
     drop(registry);
@@ -95,7 +95,7 @@ async fn last_good_plugin_goes_on_serving_when_its_registry_is_down() {
         .output
         .wait_after(mark, "applied in", Duration::from_secs(40))
         .unwrap();
-    assert_eq!(headers(&gateway).await, (some("again"), some("spring")));
+    assert_eq!(headers(&gateway).await, both("again", "spring"));
     let said = gateway
         .output
         .wait_after(mark, "stays at sha256:", Duration::from_secs(1));
@@ -103,6 +103,6 @@ async fn last_good_plugin_goes_on_serving_when_its_registry_is_down() {
 
     // A start without a network.
     gateway.restart(&["--offline"]).unwrap();
-    assert_eq!(headers(&gateway).await, (some("again"), some("spring")));
+    assert_eq!(headers(&gateway).await, both("again", "spring"));
     gateway.stop().unwrap();
 }

@@ -10,15 +10,15 @@
 
 use std::collections::BTreeMap;
 use std::io::{Read as _, Write as _};
-use std::net::{Shutdown, TcpListener, TcpStream};
+use std::net::{Shutdown, TcpStream};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use outrider_e2e::{Gateway, GatewayOptions};
 use outrider_lab::client::Request;
 use outrider_lab::echo::Echo;
-use outrider_metadata::{Gateway, GatewayOptions};
 use serde_json::Value;
 
 /// How long something may take that is about to happen. Debug builds on a busy machine are slow.
@@ -46,14 +46,6 @@ fn wait_for_lines(path: &Path, count: usize) -> Vec<String> {
         );
         std::thread::sleep(Duration::from_millis(20));
     }
-}
-
-/// An address that nobody listens on.
-fn nobody() -> std::net::SocketAddr {
-    TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap()
 }
 
 /// Sends bytes, and reads until the connection ends.
@@ -142,7 +134,7 @@ upstreams:
   dead: {{endpoints: ['{}']}}
 ",
         echo.address(),
-        nobody()
+        outrider_e2e::free_address().unwrap()
     );
     let files = [("metadata.lua", METADATA)];
     Gateway::start_with(&yaml, &files, GatewayOptions::default()).unwrap()
@@ -154,9 +146,7 @@ async fn send_all_kinds(gateway: &Gateway) -> usize {
     for request in [
         shop("/plain").header("user-agent", "curl/8.5.0"),
         shop("/query?a=1&b=%20").header("x-forwarded-for", "203.0.113.7, 198.51.100.9"),
-        shop("/body")
-            .with_method("POST")
-            .with_body(vec![b'x'; 100_000]),
+        Request::post("/body", vec![b'x'; 100_000]).host("shop.test"),
         shop("/fixed/thing"),
         shop("/dead/end"),
         Request::get("/nowhere").host("other.test"),
@@ -191,7 +181,8 @@ async fn json_equals_envoys_own_field_by_field() {
         let fields = operators().into_iter();
         fields
             .map(|(key, used)| format!("{indent}{key}: '{used}'\n"))
-            .collect()
+            .collect::<Vec<_>>()
+            .concat()
     };
     let envoys = format!("    json_format:\n{}", fields("      "));
     let ours = format!("        json:\n{}", fields("          "));
@@ -476,7 +467,7 @@ gateway:
 projects:
   - {{name: all, hosts: ['*'], routes: [{{match: {{prefix: /}}, respond: {{status: 204}}}}]}}
 ",
-        nobody()
+        outrider_e2e::free_address().unwrap()
     );
     let gateway = Gateway::start(&yaml).unwrap();
     let counter = |name: &str| {

@@ -153,21 +153,28 @@ fn answer(stream: TcpStream, script: &Script, noted: &Mutex<Vec<Asked>>) -> std:
     let reply = script(&asked, number);
     std::thread::sleep(reply.delay);
     let mut stream = stream;
-    let mut head = format!("HTTP/1.1 {} Reply\r\nconnection: close\r\n", reply.status);
+    let mut head = Vec::new();
+    write!(
+        head,
+        "HTTP/1.1 {} Reply\r\nconnection: close\r\n",
+        reply.status
+    )?;
     let has_length = reply
         .headers
         .iter()
         .any(|(name, _)| name == "content-length");
     if !has_length {
-        head.push_str(&format!("content-length: {}\r\n", reply.body.len()));
+        write!(head, "content-length: {}\r\n", reply.body.len())?;
     }
     for (name, value) in &reply.headers {
-        head.push_str(&format!("{name}: {value}\r\n"));
+        write!(head, "{name}: {value}\r\n")?;
     }
-    stream.write_all(format!("{head}\r\n").as_bytes())?;
+    head.extend_from_slice(b"\r\n");
+    stream.write_all(&head)?;
     if asked.method != "HEAD" {
-        let count = reply.cut.unwrap_or(reply.body.len()).min(reply.body.len());
-        stream.write_all(&reply.body[..count])?;
+        let count = reply.cut.unwrap_or(reply.body.len());
+        let sent = reply.body.get(..count).unwrap_or(&reply.body);
+        stream.write_all(sent)?;
     }
     Ok(())
 }
