@@ -316,6 +316,7 @@ async fn hostile_headers_stay_json_and_are_cut() {
 gateway:
   listeners: [{address: '{listen}'}]
   admin: '{admin}'
+  workers: 1
   telemetry:
     sinks: {all: {file: all.log}}
     access_logs: {all: {sink: all, json: {agent: '%REQ(USER-AGENT)%', path: '%REQ(:PATH)%'}}}
@@ -350,7 +351,8 @@ projects:
             String::from_utf8_lossy(agent).into_owned()
         };
         assert_eq!(line["agent"], Value::from(expected));
-        assert_eq!(line["path"], "/\"x");
+        // As the gateway normalized it.
+        assert_eq!(line["path"], "/%22x");
     }
     gateway.stop().unwrap();
 }

@@ -172,8 +172,11 @@ fn exporter_runs_at_sched_idle() {
             (comm.trim() == name).then_some(policy)
         })
     };
-    wait_until("the policy", || {
+    // A thread sets its name and its policy itself, after it was started.
+    wait_until("the exporter's policy", || {
         policy("outrider-logs").as_deref() == Some(SCHED_IDLE)
     });
-    assert_eq!(policy("outrider-rescue").as_deref(), Some("0"));
+    wait_until("the policy of the rescue thread", || {
+        policy("outrider-rescue").as_deref() == Some("0")
+    });
 }
