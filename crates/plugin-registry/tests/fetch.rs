@@ -1,11 +1,6 @@
 //! Plugins from servers that are slow, broken or hostile: each row of the table of faults that users can meet.
 
-#![expect(
-    clippy::unwrap_used,
-    clippy::indexing_slicing,
-    clippy::format_push_string,
-    reason = "helpers of tests fail as tests do"
-)]
+#![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
 #[path = "support/registry.rs"]
 mod registry;
