@@ -46,7 +46,6 @@ pub(crate) struct GatewayFile {
     path: PathBuf,
     address: SocketAddr,
     admin: SocketAddr,
-    plugins: PathBuf,
     count: usize,
     routes: Routes,
 }
@@ -59,10 +58,8 @@ impl GatewayFile {
             self.admin, self.address
         );
         if self.routes == Routes::Configured {
-            let _ = write!(
-                text,
-                "  use: [{{plugin: headers}}]\nplugins:\n  headers: {{source: '{}', budgets: {{memory_mib: 256}}}}\n",
-                self.plugins.join("lua/headers").display()
+            text.push_str(
+                "  use: [{plugin: headers}]\nplugins:\n  headers: {source: 'builtin:headers', budgets: {memory_mib: 256}}\n",
             );
         }
         let _ = write!(
@@ -110,7 +107,6 @@ impl Gateway {
     pub(crate) fn start(
         outrider: &Path,
         arguments: &[String],
-        plugins: &Path,
         folder: &Path,
         count: usize,
         routes: Routes,
@@ -120,7 +116,6 @@ impl Gateway {
             path: folder.join("gateway.yaml"),
             address: own_address()?,
             admin: own_address()?,
-            plugins: plugins.to_owned(),
             count,
             routes,
         };

@@ -55,7 +55,6 @@ pub(crate) fn prepare(
             let gateway = Gateway::start(
                 &workshop.outrider,
                 &workshop.arguments(),
-                &workshop.plugins,
                 &folder
                     .path()
                     .join(format!("{count}-{}", rig.subjects.len())),

@@ -47,7 +47,6 @@ pub(crate) fn prepare(
     let gateway = Gateway::start(
         &workshop.outrider,
         &workshop.arguments(),
-        &workshop.plugins,
         &folder.path().join("gateway"),
         settings.routes,
         Routes::Configured,
