@@ -35,7 +35,7 @@ pub struct Group {
     pub rows: Vec<Row>,
     /// Pairs that were asked for.
     pub comparisons: Vec<Comparison>,
-    /// What each variant adds to the one before it, in a group whose variants build on each other.
+    /// Cost of each variant beyond the one before it, in a group whose variants build on each other.
     pub steps: Vec<Comparison>,
     /// How each variant behaves as the rate grows; empty without slices at several rates.
     pub curves: Vec<Curve>,

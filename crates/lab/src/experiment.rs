@@ -118,6 +118,21 @@ pub(crate) struct Prepared {
     pub(crate) stages: Vec<Stage>,
 }
 
+impl Prepared {
+    /// A scenario whose subjects are measured at this pace, with nothing besides.
+    pub(crate) fn new(rig: Rig, pace: Pace) -> Self {
+        Self {
+            rig,
+            pace,
+            pairs: Vec::new(),
+            absent: Vec::new(),
+            cumulative: Vec::new(),
+            measures: Vec::new(),
+            stages: Vec::new(),
+        }
+    }
+}
+
 /// Slices of a round.
 #[derive(Debug, Clone)]
 pub(crate) struct Pace {
@@ -131,6 +146,16 @@ pub(crate) struct Pace {
 }
 
 impl Pace {
+    /// Slices at full load and at the scenario's one rate.
+    pub(crate) fn of(scenario: &Scenario) -> Self {
+        Self {
+            cpu_slice: Duration::from_millis(scenario.cpu_slice_ms),
+            latency: scenario.latency,
+            rates: Vec::new(),
+            rate_slice: Duration::ZERO,
+        }
+    }
+
     /// The steps of a round.
     fn steps(&self, round: usize, seed: u64) -> Vec<Step> {
         let LatencySettings {

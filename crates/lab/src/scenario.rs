@@ -56,7 +56,7 @@ pub struct Scenario {
     /// At what rate the `stages` of requests are timed.
     #[serde(default)]
     pub stages: Option<StageSettings>,
-    /// What `configurations` are compared.
+    /// Gateway files of `configurations`.
     #[serde(default)]
     pub configurations: Option<ConfigurationSettings>,
 }
@@ -89,7 +89,7 @@ pub struct SidecarSettings {
     pub up_to: f64,
     /// Milliseconds of a slice at a rate.
     pub slice_ms: u64,
-    /// What telemetry the sidecars have.
+    /// Kinds of telemetry; each is a variant.
     pub telemetry: Vec<Telemetry>,
 }
 

@@ -158,7 +158,7 @@ impl Hop {
     }
 }
 
-/// What was joined.
+/// Stages of the requests that all hops logged, and counts of the others.
 #[derive(Debug)]
 pub struct Joined {
     /// Stages in the order in which a request passes them.

@@ -1,4 +1,4 @@
-//! What a scenario has started: processes, listeners with connections to them, and what is done to them meanwhile.
+//! Test rig of a scenario: processes, connections to their listeners, and changes that are made under load.
 //!
 //! A scenario makes a [`Rig`]; the experiment loads its subjects in slices and reads the counters of its processes, and
 //! knows nothing of what they are.

@@ -8,7 +8,6 @@ use std::fs;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
 
 use anyhow::Context as _;
 use outrider_envoy_process::Options;
@@ -99,20 +98,7 @@ pub(crate) fn prepare(
         });
     }
     rig.keep.push(Box::new(folder));
-    Ok(Prepared {
-        rig,
-        pace: Pace {
-            cpu_slice: Duration::from_millis(scenario.cpu_slice_ms),
-            latency: scenario.latency,
-            rates: Vec::new(),
-            rate_slice: Duration::ZERO,
-        },
-        pairs: Vec::new(),
-        absent: Vec::new(),
-        cumulative: Vec::new(),
-        measures: Vec::new(),
-        stages: Vec::new(),
-    })
+    Ok(Prepared::new(rig, Pace::of(scenario)))
 }
 
 /// Name of a file, with its folder where the file's own says nothing.

@@ -4,7 +4,6 @@ mod shipped;
 
 use std::fs;
 use std::net::SocketAddr;
-use std::time::Duration;
 
 use anyhow::Context as _;
 use outrider_envoy_process::Options;
@@ -368,18 +367,10 @@ pub(crate) fn prepare(
     rig.keep.push(Box::new(ext_proc));
     rig.keep.push(Box::new(folder));
     Ok(Prepared {
-        rig,
-        pace: Pace {
-            cpu_slice: Duration::from_millis(scenario.cpu_slice_ms),
-            latency: scenario.latency,
-            rates: Vec::new(),
-            rate_slice: Duration::ZERO,
-        },
         pairs: plan.pairs,
         absent: plan.absent,
         cumulative: plan.cumulative,
-        measures: Vec::new(),
-        stages: Vec::new(),
+        ..Prepared::new(rig, Pace::of(scenario))
     })
 }
 

@@ -4,8 +4,6 @@
 //! For each number of routes there are three gateways: without plugin configuration, the same again, and with it. So the
 //! noise floor holds what differs between two processes that do the same.
 
-use std::time::Duration;
-
 use anyhow::Context as _;
 use outrider_lab_report::{Measure, Role, Variant};
 use outrider_load::{Session, SessionOptions, Target};
@@ -120,17 +118,7 @@ pub(crate) fn prepare(
     }
     rig.keep.push(Box::new(folder));
     Ok(Prepared {
-        rig,
-        pace: Pace {
-            cpu_slice: Duration::from_millis(scenario.cpu_slice_ms),
-            latency: scenario.latency,
-            rates: Vec::new(),
-            rate_slice: Duration::ZERO,
-        },
-        pairs: Vec::new(),
-        absent: Vec::new(),
-        cumulative: Vec::new(),
         measures,
-        stages: Vec::new(),
+        ..Prepared::new(rig, Pace::of(scenario))
     })
 }

@@ -136,20 +136,7 @@ pub(crate) fn prepare(
         });
     }
     rig.keep.push(Box::new(folder));
-    Ok(Prepared {
-        rig,
-        pace: Pace {
-            cpu_slice: Duration::from_millis(scenario.cpu_slice_ms),
-            latency: scenario.latency,
-            rates: Vec::new(),
-            rate_slice: Duration::ZERO,
-        },
-        pairs: Vec::new(),
-        absent: Vec::new(),
-        cumulative: Vec::new(),
-        measures: Vec::new(),
-        stages: Vec::new(),
-    })
+    Ok(Prepared::new(rig, Pace::of(scenario)))
 }
 
 /// File of LDS with one listener, whose Lua filter answers with a number.
